@@ -45,7 +45,7 @@ soak: $(INSTALLED)  ## check that memory stays flat over 1,000 generations, and 
 	$(MEASURE) soak soak-fire --out docs/figures
 
 memory: $(INSTALLED)  ## measure and write the figures of docs/memory.md; run soak first; a quarter of an hour
-	$(MEASURE) estimate full-live --out docs/figures
+	$(MEASURE) estimate full-live memory-cost --out docs/figures
 	$(VENV)/bin/python -m benchmarks.pages memory
 
 bench-control: $(INSTALLED)  ## compare DDPG on Pendulum and TD3 on HalfCheetah with Stable-Baselines3's; an hour, on an idle machine

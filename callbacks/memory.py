@@ -14,7 +14,7 @@ from callbacks.budget import MemoryBudgetExceeded
 from eigen2.files import Folder
 from eigen2.memory.csvfile import ResumableCsv
 from eigen2.memory.leaks import AFTER, Leak, LeakWatch
-from eigen2.memory.owners import MappedFiles, owners_of
+from eigen2.memory.owners import owners_of
 from eigen2.memory.process import GB, MB
 from eigen2.memory.snapshot import MemorySnapshot, format_generations, format_owners, format_summary, take_snapshot
 
@@ -36,35 +36,33 @@ class MemoryProfiler(Callback):
     in memory/verdict.json; without one, the end is a summary of five lines. See docs/memory.md.
     """
 
-    def __init__(self, watch: Any = None, least_leak_kb: float = 50.0) -> None:
+    def __init__(self, watch: Any = None, least_leak_kb: float = 50.0, trace_at: int | None = None) -> None:
         """Choose what is reported.
 
         Args:
             watch: Accepted from older configurations, and without effect.
             least_leak_kb: Growth in kB (1,000 bytes) an epoch below which nothing is reported, above 0. Default 50.
+            trace_at: Epoch, from 0, at which four are traced whether or not memory grows, to report the lines that
+                allocate what stays, as for a leak. Default none: only a leak is traced.
 
         Raises:
-            ValueError: `least_leak_kb` is not above 0.
+            ValueError: A number is out of its range.
         """
         super().__init__()
         if not least_leak_kb > 0:
             raise ValueError(f"least_leak_kb is {least_leak_kb}: give a number above 0")
-        self.least_leak_kb = least_leak_kb
+        if trace_at is not None and trace_at < 0:
+            raise ValueError(f"trace_at is {trace_at}: give an epoch, 0 or above, or null for none")
+        self.least_leak_kb, self.trace_at = least_leak_kb, trace_at
         self.leak: Leak | None = None  # of the current or last fit
         self.latest: MemorySnapshot | None = None  # of the current or last fit
         self._by_hand: deque[MemorySnapshot] = deque(maxlen=100)
         self._baseline: MemorySnapshot | None = None
-        self._files = MappedFiles()
         self._csv: ResumableCsv | None = None
-        self._verdict = ["verdict: healthy"]
+        self.verdict = ["verdict: healthy"]  # lines that describe the leak, or say `healthy`
         self._watch: LeakWatch | None = None
         self._running: tuple[Trainer, LightningModule] | None = None
         self._announced = False
-
-    @property
-    def verdict(self) -> list[str]:
-        """Return the lines that describe the leak, or say `healthy`."""
-        return self._verdict
 
     def memory_owners(self) -> dict[str, object]:
         """Return the profiler's own history."""
@@ -73,61 +71,61 @@ class MemoryProfiler(Callback):
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Open the file at the current epoch and take the baseline; raises ValueError if two owners use one name."""
         global _latest_profiler
+        _latest_profiler = self
         self._stop()
         self._by_hand.clear()
-        self._announced, self.leak, self.latest = False, None, None
-        self._verdict, folder = ["verdict: healthy"], None
+        self._announced, self.leak, self.latest, self.verdict = False, None, None, ["verdict: healthy"]
+        self._running, folder = (trainer, pl_module), None
         # a fast_dev_run does not touch the files of real runs, as with Lightning's own loggers
         if not trainer.fast_dev_run and "://" not in trainer.default_root_dir:  # type: ignore[attr-defined]
             name = "memory.csv" if trainer.is_global_zero else f"memory-{trainer.global_rank}.csv"
             self._csv = ResumableCsv(Path(trainer.default_root_dir) / name)
             self._csv.start(trainer.current_epoch)
             folder = Folder(trainer.default_root_dir) / "memory" if trainer.is_global_zero else None
-        self._running = trainer, pl_module
-        _latest_profiler = self
         self._watch = LeakWatch(1e3 * self.least_leak_kb, folder)
-        self._baseline = self._take(trainer, "baseline")
+        self._baseline = self._take("baseline")
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Measure what the callbacks did that the Trainer lists after this one."""
-        if self._watch is not None and self.latest is not None and self.latest.phase == "generation":
-            self._watch.phase_end(self._measure(trainer, AFTER))
+        """Measure what the callbacks did that the Trainer lists after this one; start the trace that is asked for."""
+        if self._watch is None or self.latest is None:
+            return
+        if self.latest.phase == "generation":
+            self._watch.phase_end(self._measure(AFTER, self.latest))
+        if trainer.current_epoch == self.trace_at:
+            self._print_once(self._watch.trace())
 
     def on_phase_end(self, trainer: Trainer, pl_module: LightningModule, phase: str) -> None:
         """Take a snapshot after a phase the module announces."""
         if self._running and not trainer.sanity_checking:
             self._announced = True
-            self._take(trainer, phase)
+            self._take(phase)
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Take a snapshot after training if the module does not announce its phases."""
-        self._take_unannounced(trainer, "train")
+        self._take_unannounced("train")
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Take a snapshot after validation if the module does not announce its phases."""
-        self._take_unannounced(trainer, "validate")
+        self._take_unannounced("validate")
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Take the epoch's last snapshot, log the epoch, and report a leak."""
         if self.latest is not None and self.latest.phase in ("baseline", "generation"):  # there is no validation
-            self._take_unannounced(trainer, "train")
-        snapshot = self._take(trainer, "generation")
+            self._take_unannounced("train")
+        snapshot = self._take("generation")
         for logger in trainer.loggers:
             logger.log_metrics(snapshot.metrics(), step=trainer.current_epoch)
-        if self._watch is None:
-            return
-        lines = self._watch.generation_end(snapshot)
-        self.leak = self._watch.leak
-        if lines and trainer.is_global_zero:
-            _print(lines)
+        if self._watch is not None:
+            self._print_once(self._watch.generation_end(snapshot))
+            self.leak = self._watch.leak
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Print a summary and the verdict, once."""
-        self._summarise(trainer, short=True)
+        self._summarise(short=True)
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         """Print the summary, in full where memory ran out, and close the file."""
-        self._summarise(trainer, short=not isinstance(exception, MemoryBudgetExceeded))
+        self._summarise(short=not isinstance(exception, MemoryBudgetExceeded))
         self._stop()
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
@@ -136,7 +134,7 @@ class MemoryProfiler(Callback):
 
     def log_memory(self, label: str) -> MemorySnapshot:
         """Take a snapshot by hand and print it, outside of a fit too; `print_memory_growth` finds it by its label."""
-        snapshot = self._take_by_hand(label, self._by_hand[-1] if self._by_hand else self.latest)
+        snapshot = self._measure(label, self._by_hand[-1] if self._by_hand else self.latest, whole=True)
         self._by_hand.append(snapshot)
         owners = [f"{name} {nbytes / MB:.1f} MB" for name, nbytes in snapshot.owner_bytes.items()]
         rss = f"rss {snapshot.rss_bytes / GB:.3f} GB ({snapshot.delta_bytes / MB:+.1f} MB)"
@@ -154,44 +152,43 @@ class MemoryProfiler(Callback):
             known = ", ".join(repr(label) for label in labelled) or "none yet"
             raise ValueError(f"no snapshot is labelled {baseline_label!r}: take it with log_memory; there are {known}")
         baseline = labelled[baseline_label]
-        _print([f"growth since {baseline_label}", *format_owners(self._take_by_hand("now", baseline), baseline)])
+        _print([f"growth since {baseline_label}", *format_owners(self._measure("now", baseline, whole=True), baseline)])
 
-    def _summarise(self, trainer: Trainer, short: bool) -> None:
+    def _summarise(self, short: bool) -> None:
         """Print a few lines if they are to be `short` and there is no leak, else generations and owners as tables."""
         baseline, watch = self._baseline, self._watch
         if watch is None or baseline is None:
             return
-        self._watch = None
-        self.leak = watch.close()
-        self._verdict = watch.summary()
-        if not trainer.is_global_zero:
-            return
-        now = self._take_by_hand("end", self.latest)
+        self._watch, self.leak = None, watch.close()
+        self.verdict = watch.summary()
+        now = self._measure("end", self.latest, whole=True)
         if short and self.leak is None:
-            _print([*format_summary(now, baseline), *self.verdict])
+            self._print_once([*format_summary(now, baseline), *self.verdict])
         else:
-            _print([*format_generations(watch.trend), *format_owners(now, baseline), *self.verdict])
+            self._print_once([*format_generations(watch.trend), *format_owners(now, baseline), *self.verdict])
 
-    def _take_unannounced(self, trainer: Trainer, phase: str) -> None:
-        if self._running and not trainer.sanity_checking and not self._announced:
-            self._take(trainer, phase)
+    def _take_unannounced(self, phase: str) -> None:
+        if self._running and not self._running[0].sanity_checking and not self._announced:
+            self._take(phase)
 
-    def _take(self, trainer: Trainer, phase: str) -> MemorySnapshot:
+    def _take(self, phase: str) -> MemorySnapshot:
         """Take a snapshot and write it; a disk error is logged once an epoch."""
-        snapshot = self.latest = self._measure(trainer, phase)
+        snapshot = self.latest = self._measure(phase, self.latest, whole=phase == "baseline")
         if self._watch is not None and phase != "generation":
             self._watch.phase_end(snapshot)
         if self._csv is not None and not self._csv.append(snapshot.row()) and phase in ("baseline", "generation"):
             log.warning("generation %d: cannot write %s: %s", snapshot.generation, self._csv.path, self._csv.error)
         return snapshot
 
-    def _measure(self, trainer: Trainer, phase: str) -> MemorySnapshot:
-        owners, whole = self._owners(), phase == "baseline"
-        return take_snapshot(trainer.current_epoch, phase, owners, self.latest, self._files, mappings=whole)
-
-    def _take_by_hand(self, label: str, before: MemorySnapshot | None) -> MemorySnapshot:
+    def _measure(self, phase: str, before: MemorySnapshot | None, whole: bool = False) -> MemorySnapshot:
+        """Measure the memory, and if `whole` all that RSS consists of."""
         generation = self._running[0].current_epoch if self._running else 0
-        return take_snapshot(generation, label, self._owners(), before, mappings=True)
+        return take_snapshot(generation, phase, self._owners(), before, mappings=whole)
+
+    def _print_once(self, lines: list[str]) -> None:
+        """Print lines in one process of the run."""
+        if lines and self._running is not None and self._running[0].is_global_zero:
+            _print(lines)
 
     def _owners(self) -> dict[str, object]:
         """Return the owners of memory in the current fit by name."""
@@ -203,10 +200,7 @@ class MemoryProfiler(Callback):
         return owners_of([pl_module, data, *callbacks, *trainer.loggers, trainer.strategy.checkpoint_io])
 
     def _stop(self) -> None:
-        self._running = None
-        if self._watch is not None:
-            self._watch.close()
-            self._watch = None
+        self._running = self._watch = None
         if self._csv is not None:
             self._csv.close()
             self._csv = None

@@ -174,6 +174,30 @@ def small_object_bytes() -> tuple[int, int] | None:
     return (used, total) if total else None
 
 
+def record_cuda_history(entries: int | None) -> None:
+    """Let torch record the Python frames of allocations on GPUs, and the latest `entries` of them; None stops it."""
+    from torch.cuda import memory
+
+    if entries is None:
+        memory._record_memory_history(None)  # clears the history
+    else:
+        memory._record_memory_history("all", stacks="python", max_entries=entries)
+
+
+def cuda_snapshot() -> Any:
+    """Return torch's snapshot of the memory on GPUs, and of the history of it if that is recorded."""
+    from torch.cuda import memory
+
+    return memory._snapshot()
+
+
+def cuda_timeline(snapshot: Any) -> str:
+    """Return an HTML page of a snapshot's history, whose script the browser loads from the internet."""
+    from torch.cuda import _memory_viz
+
+    return str(_memory_viz.trace_plot(snapshot))  # type: ignore[no-untyped-call]
+
+
 @functools.cache
 def _libc() -> ctypes.CDLL | None:
     """Return the C library if it and Python have what statistics of small objects need."""

@@ -1,6 +1,7 @@
 """Private names of other libraries stand in eigen2/compat.py alone, and each still does what it is used for."""
 
 import ast
+import inspect
 import subprocess
 import sys
 from collections.abc import Callable
@@ -119,6 +120,15 @@ def check_created_shared_memory() -> None:
     memory.unlink()
 
 
+def check_cuda_history() -> None:
+    """Only the signatures, without a GPU; tests/memory/test_tracing.py calls them on a stand-in."""
+    memory = torch.cuda.memory
+    record = inspect.signature(memory._record_memory_history).bind("all", stacks="python", max_entries=9)
+    assert inspect.signature(memory._snapshot).bind().arguments == {}
+    assert [*record.arguments] == ["enabled", "stacks", "max_entries"]
+    assert "Active Memory Timeline" in compat.cuda_timeline({"segments": [], "device_traces": []})
+
+
 CHECKS: dict[str, Callable[[], None]] = {
     "lightning: _SubprocessScriptLauncher._call_children_scripts, procs": check_script_launcher,
     "lightning: _TrainingEpochLoop._broadcast_sigterm_tensor": check_skip_sigterm_broadcast,
@@ -127,6 +137,7 @@ CHECKS: dict[str, Callable[[], None]] = {
     "torch: SummaryWriter._get_file_writer": check_summary_writer,
     "torch: aten._unsafe_view": check_reshape_fresh,
     "torch: Module._parameters": check_replace_parameter,
+    "torch: cuda.memory._record_memory_history, _snapshot, cuda._memory_viz": check_cuda_history,
     "torch: _python_dispatch.TorchDispatchMode, _pytree.tree_leaves": check_watch_results,
     "python: _PyObject_DebugMallocStats": check_small_object_bytes,
     "python: multiprocessing.resource_tracker.register": check_created_shared_memory,

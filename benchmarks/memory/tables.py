@@ -7,6 +7,8 @@ from benchmarks.pages import Block, Page, table
 
 ESTIMATE = {"run of 5 generations": "{case}", "estimate MB": "{estimate_mb:,.0f}"}
 ESTIMATE |= {"peak MB": "{peak_mb:,.0f}", "ratio": "{ratio:.2f}"}
+COST = {"run": "{case}", "CPU s a generation": "{generation_s:.2f}", "of it the profiler": "{share:.2%}"}
+COST |= {"RSS MB": "{rss_mb:,.0f}", "unaccounted": "{unaccounted:.2%}"}
 
 
 def soak_text(figures: Figures, unit: str = "generation") -> str:
@@ -30,6 +32,7 @@ def live_text(run: Figures) -> str:
 PAGE = Page(
     {
         "estimate": Block(lambda figures: table(ESTIMATE, figures["cases"]), ("estimate",)),
+        "cost": Block(lambda figures: table(COST, figures["cases"]), ("memory-cost",)),
         "soak": Block(soak_text, ("soak",)),
         "soak_fire": Block(partial(soak_text, unit="episode"), ("soak-fire",)),
         "live": Block(live_text, ("full-live",)),

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import NormalDist
 from typing import NamedTuple
 
@@ -160,7 +160,7 @@ def _growths(x: np.ndarray, y: np.ndarray, fit: _Fit, least: float) -> list[Grow
             continue
         faster = rate if start == end else 0.0
         if faster:  # the leak before goes on
-            growths[-1] = Growth(growths[-1].slope, growths[-1].since)
+            growths[-1] = replace(growths[-1], until=None)
         ends = None if stop == len(y) - 1 else int(x[stop])
         growths.append(Growth(Slope(*(part - faster for part in steady)), int(x[start]) + 1, ends))
         end, rate = stop, steady.median
@@ -182,14 +182,12 @@ def _steady(x: np.ndarray, y: np.ndarray, least: float, scatter: float) -> Slope
 
 def _from_start(growth: Growth, early: np.ndarray, x: np.ndarray) -> Growth:
     """Return the growth with an earlier start if the warm-up before its first generation grew at the same rate."""
-    since = growth.since
-    if since != int(x[0]) + 1:
+    if growth.since != int(x[0]) + 1:
         return growth
-    for rise in np.diff(early)[::-1]:
-        if not 0.5 < rise / growth.slope.median < 2:
-            return Growth(growth.slope, since, growth.until)
-        since -= 1
-    return Growth(growth.slope, since - 1, growth.until)  # what the first generation added to cannot be known
+    rises = np.diff(early)[::-1] / growth.slope.median
+    alike = [*((rises > 0.5) & (rises < 2)), False].index(False)
+    # what the first generation added to cannot be known: it counts where all others are alike
+    return replace(growth, since=growth.since - alike - (alike == len(rises)))
 
 
 def _tooth(y: np.ndarray) -> float:
@@ -210,6 +208,11 @@ class Trend:
     def nbytes(self) -> int:
         """Return the bytes of all series."""
         return self.generations.nbytes * (1 + len(self.series))
+
+    def phases(self, name: str) -> dict[str, np.ndarray]:
+        """Return the growth of a series in each phase, by phase."""
+        prefix = f"{name} in "
+        return {key.removeprefix(prefix): series for key, series in self.series.items() if key.startswith(prefix)}
 
     def add(self, generation: int, values: Mapping[str, float]) -> None:
         """Append the values of a generation by series name; of a long run, thin out the older half."""

@@ -2,7 +2,7 @@
 
 import json
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -12,7 +12,7 @@ from eigen2.files import Folder
 from eigen2.memory.growth import FLAT, LEAK, MIN_GENERATIONS, STEP, WARM_UP, Growth, Trend, Verdict, judge
 from eigen2.memory.limits import limits
 from eigen2.memory.snapshot import MemorySnapshot
-from eigen2.memory.tracing import GENERATIONS, NativeTrace, PythonTrace, Trace
+from eigen2.memory.tracing import GENERATIONS, Trace, Tracer, format_size
 
 log = logging.getLogger(__name__)
 AFTER = "callbacks after MemoryProfiler"  # the phase between its last snapshot of an epoch and the next epoch
@@ -49,36 +49,31 @@ class Leak:
     where: str  # the same, or the owner that explains it
     growth: Growth
     phase: str  # the phase that keeps more each generation
-    trace: Trace = Trace([], [])  # noqa: RUF009 - an immutable value
+    trace: Trace = Trace()  # noqa: RUF009 - an immutable value
 
     def lines(self) -> list[str]:
         """Format the leak as lines of text."""
         slope = self.growth.slope
-        low, rate, high = (_format_size(number) for number in (slope.low, slope.median, slope.high))
-        graph = [f"flame graph of what is kept: {self.trace.path}"] if self.trace.path else []
+        low, rate, high = (format_size(number) for number in (slope.low, slope.median, slope.high))
         return [
             f"leak in {self.phase}: {self.where} grows since generation {self.growth.since}",
             f"{rate} a generation, which is an epoch (99 %: {low} to {high})",
-            *(f"{name} grows: {before:,} -> {now:,} items" for name, before, now in self.trace.holders),
-            *self._site_lines(),
-            *graph,
+            *self.trace.lines(least=slope.median / 20),
             f"to do: {_REMEDIES[self.series]}",
         ]
 
-    def _site_lines(self) -> list[str]:
-        """Format the lines that allocate what is kept: the first one, and others that keep much."""
-        large = [site for site in self.trace.sites[:3] if site.nbytes > self.growth.slope.median / 20]
-        lines = [f"{_format_size(site.nbytes)} a generation kept from {site.line}" for site in large]
-        unseen = "torch's and C's memory, whose size is not traced"
-        return lines or [f"kept from {site.line}: {unseen}" for site in self.trace.sites[:1]]
+    def record(self) -> dict[str, Any]:
+        """Return the leak as plain values."""
+        growth = {"since": self.growth.since, "bytes_a_generation": self.growth.slope._asdict()}
+        return {"phase": self.phase, "where": self.where, **growth, **self.trace.record()}
 
 
 class LeakWatch:
-    """Judges memory at the end of every generation, and follows some generations after a leak is found.
+    """Judges memory at the end of every generation, and traces some generations after a leak is found, or on demand.
 
     Growth must reach `least` bytes a generation, of anonymous and children's memory twice as much, which vary more.
     Traced generations are left out of the series, as a trace takes memory itself, and so is what remains of it: the
-    series go on after it as they did before. `folder` is that of verdict.json and of memray's flame graph, if any.
+    series go on after it as they did before. `folder` is that of verdict.json and of a trace's pages, if any.
     """
 
     def __init__(self, least: float, folder: Folder | None = None) -> None:
@@ -92,31 +87,27 @@ class LeakWatch:
         self._filling: set[str] = set()
         self._traced = False  # since the last generation of the series
         self._kept_by_traces: dict[str, float] = {}
-        self._trace: PythonTrace | NativeTrace | None = None
-        self._python = Trace([], [])
+        self._tracer: Tracer | None = None
+        self._asked: Trace | None = None  # made on demand while nothing leaked
         self._traces = 0
         self._revised = ""  # how the last leak ended
 
-    def phase_end(self, snapshot: MemorySnapshot, phase: str = "") -> None:
+    def phase_end(self, snapshot: MemorySnapshot) -> None:
         """Record the snapshot at the end of a phase."""
         self._filling.update(snapshot.filling)
         filling = sum(snapshot.held[name].anonymous for name in self._filling if name in snapshot.held)
-        levels = snapshot.levels()
-        levels = {name: level - filling * (name in _WITH_OWNERS) for name, level in levels.items()}
-        phase = phase or snapshot.phase
+        levels = {name: level - filling * (name in _WITH_OWNERS) for name, level in snapshot.levels().items()}
         for name, level in levels.items() if self._before else ():
-            key = f"{name} in {phase}"
+            key = f"{name} in {snapshot.phase}"
             self._deltas[key] = self._deltas.get(key, 0) + level - self._before[name]
         self._before = levels
-        if self._trace is not None:
-            self._trace.phase_end(phase)
 
     def generation_end(self, snapshot: MemorySnapshot) -> list[str]:
         """Record the snapshot at the end of a generation, and return what is to be said about it."""
         self.phase_end(snapshot)
         deltas, self._deltas = self._deltas, {}
-        if self._trace is not None:
-            return self._end_trace() if self._trace.generation_end() else []
+        if self._tracer is not None:
+            return self._end_trace() if self._tracer.generation_end() else []
         owners = {f"owner {name}": held.total for name, held in snapshot.held.items() if name not in self._filling}
         if self._traced:
             self._kept_by_traces, self._traced = self._jumps(snapshot.generation), False
@@ -124,80 +115,76 @@ class LeakWatch:
         self.trend.add(snapshot.generation, {"rss": snapshot.rss_bytes, **levels, **owners, **deltas})
         earlier, self.leak = self.leak, self._find_leak()
         if self.leak is None:
-            return self._revise(earlier)
-        if earlier is not None and not self._is_new(earlier):
-            known = self._phase_by_growth(self.leak.series, self.leak.growth)
-            phase = known or earlier.trace.phase or self.leak.phase
-            self.leak = replace(self.leak, trace=earlier.trace, phase=phase)
+            return [] if earlier is None else self._take_back(earlier)
+        if earlier is not None and (
+            self.leak.series != earlier.series or self.leak.growth.since <= earlier.growth.since + 3
+        ):
+            self.leak = replace(self.leak, trace=earlier.trace)
             return []
-        if limits()[0].left < _TRACING_BYTES or self._traces >= MOST_TRACES:
-            self._write()
-            return self.leak.lines()
-        self._traces += 1
-        self._trace = PythonTrace()
-        found = f"{self.leak.where} grows since generation {self.leak.growth.since}, it seems in {self.leak.phase}"
-        return [f"{found}: tracing {GENERATIONS} generations"]
+        if self._traces < MOST_TRACES and self._start_trace(gpu=self.leak.series == "GPU memory"):
+            self._traces += 1
+            found = f"{self.leak.where} grows since generation {self.leak.growth.since}, it seems in {self.leak.phase}"
+            return [f"{found}: tracing {GENERATIONS} generations"]
+        self._write()
+        return self.leak.lines()
+
+    def trace(self) -> list[str]:
+        """Trace the next generations whether or not anything grows, and return what is to be said about it."""
+        if self._tracer is not None:
+            return []
+        started = self._start_trace(gpu=True)
+        return [f"tracing {GENERATIONS} generations" if started else "too little memory is left to trace allocations"]
 
     def close(self) -> Leak | None:
         """Stop watching, and return the leak there is."""
-        if self._trace is not None:
-            self._end_trace(more=False)
-        elif self.trend.generations.size:
+        if self._tracer is not None:
+            self._end_trace()
+        else:
             self._write()
         return self.leak
 
     def summary(self) -> list[str]:
-        """Return the verdict in a line, or the leak in several."""
+        """Return the verdict in a line, and what a trace on demand found; or the leak in several lines."""
         if self.leak is not None:
             return self.leak.lines()
-        return [f"verdict: healthy{self._revised}"]
+        asked = [] if self._asked is None else ["kept from the generations that were traced:", *self._asked.lines()]
+        return [f"verdict: healthy{self._revised}", *asked]
 
-    def _is_new(self, earlier: Leak) -> bool:
-        assert self.leak is not None
-        return self.leak.series == earlier.series and self.leak.growth.since > earlier.growth.since + 3
-
-    def _revise(self, earlier: Leak | None) -> list[str]:
-        """Take back a leak that has turned out to be none."""
-        if earlier is None:
-            return []
-        kind = self.verdicts.get(earlier.series, Verdict(FLAT)).kind
+    def _take_back(self, leak: Leak) -> list[str]:
+        """Say how a leak has turned out to be none."""
+        kind = self.verdicts[leak.series].kind
         became = {FLAT: "it stopped", STEP: "it was a step"}.get(kind, f"its kind is {kind}")
-        self._revised = f" now; {earlier.where} grew from generation {earlier.growth.since} on, but {became}"
+        self._revised = f" now; {leak.where} grew from generation {leak.growth.since} on, but {became}"
         self._write()
-        return [f"no leak in {earlier.phase} after all: {earlier.where} grew, but {became}"]
+        return [f"no leak in {leak.phase} after all: {leak.where} grew, but {became}"]
 
-    def _end_trace(self, more: bool = True) -> list[str]:
-        assert self._trace is not None
-        assert self.leak is not None
-        known = self._phase_by_growth(self.leak.series, self.leak.growth)
-        native = isinstance(self._trace, NativeTrace)
-        try:
-            trace = self._trace.close(known)
-            self._trace = None
-            if not native and more and self._folder is not None and NativeTrace.available():
-                self._trace = NativeTrace(self._folder)
-        except (OSError, ImportError, RuntimeError) as error:  # a full disk, a broken memray, one that traces already
-            log.warning("cannot trace with memray: %s", error)
-            trace, self._trace = trace if not native else Trace([], []), None
+    def _start_trace(self, gpu: bool) -> bool:
+        """Start to trace allocations, and return whether there is the memory for it."""
+        if limits()[0].left < _TRACING_BYTES:
+            return False
+        self._tracer = Tracer(self._folder, gpu)
+        return True
+
+    def _end_trace(self) -> list[str]:
+        """End a trace and return what it found."""
+        assert self._tracer is not None
+        trace, self._tracer = self._tracer.close(), None
         self._before, self._deltas, self._traced = {}, {}, True
-        if self._trace is not None:
-            self._python = trace
-            return []
-        if native:
-            python, self._python = self._python, Trace([], [])
-            sites = trace.sites if trace.sites and trace.sites[0].users else python.sites
-            trace = Trace(sites, python.holders, python.phase, trace.path)
-        self.leak = replace(self.leak, trace=trace, phase=known or trace.phase or self.leak.phase)
+        if self.leak is None:
+            self._asked = trace
+        else:
+            self.leak = replace(self.leak, trace=trace)
         self._write()
-        return self.leak.lines()
+        return self.summary()
 
     def _jumps(self, generation: int) -> dict[str, float]:
         """Return how far each judged level now lies above where its growth before the trace would have led."""
-        passed, jumps = generation - int(self.trend.generations[-1]), {}
+        generations, jumps = self.trend.generations, {}
         for name, verdict in self.verdicts.items():
             levels = self.trend.series[name]
-            rate = _rate(verdict) or float(np.median(np.diff(levels[-4:]) / np.diff(self.trend.generations[-4:])))
-            jumps[name] = self._before[name] - levels[-1] - rate * passed
+            rates = (np.diff(levels) / np.diff(generations))[WARM_UP:][-3:]
+            rate = _rate(verdict) or (float(np.median(rates)) if rates.size else 0.0)
+            jumps[name] = self._before[name] - levels[-1] - rate * (generation - int(generations[-1]))
         return jumps
 
     def _find_leak(self) -> Leak | None:
@@ -217,8 +204,7 @@ class LeakWatch:
             verdict = judge(levels[name], self._least["memory"], generations)
             if verdict.kind == LEAK and verdict.growths[-1].slope.median >= growth.slope.median / 2:
                 where, growth = name, verdict.growths[-1]
-        phase = self._phase_by_growth(series, growth, 1) or self._phase_by_size(series, growth)
-        return Leak(series, where, growth, phase)
+        return Leak(series, where, growth, self._phase(series, growth))
 
     def _is_leak(self, series: str) -> bool:
         """Return whether a series leaks; of noisy ones after twice as long: holes in the C heap grow for a while."""
@@ -227,47 +213,35 @@ class LeakWatch:
             return verdict.kind == LEAK
         return int(self.trend.generations[-1]) - verdict.growths[-1].since >= 2 * MIN_GENERATIONS - 2
 
-    def _phases(self, series: str) -> dict[str, np.ndarray]:
-        prefix = f"{series} in "
-        return {name.removeprefix(prefix): part for name, part in self.trend.series.items() if name.startswith(prefix)}
-
-    def _phase_by_growth(self, series: str, growth: Growth, least: int = WARM_UP) -> str:
-        """Return the phase whose growth rose most with the leak; empty if fewer than `least` are before it."""
-        generations = self.trend.generations
-        since, warm = generations >= growth.since, np.arange(len(generations)) >= WARM_UP
-        before = warm & (generations < growth.since - 1)  # the start may be off by one
-        before = before if before.any() else warm & ~since
-        if before.sum() < least:
-            return ""
-        phases = self._phases(series)
-        for average in (np.median, np.mean):  # a leak of every third generation has no median
-
-            def typical(part: np.ndarray, average: Callable[..., Any] = average) -> float:
-                return float(average(part[~np.isnan(part)])) if not np.isnan(part).all() else 0.0
-
-            rises = {name: typical(part[since]) - typical(part[before]) for name, part in phases.items()}
-            phase = max(rises, key=lambda name: rises[name])
-            if rises[phase] > growth.slope.median / 3:
-                break
-        return phase
-
-    def _phase_by_size(self, series: str, growth: Growth) -> str:
-        """Return the phase whose mean growth is that of the leak, else the largest, for lack of anything before it.
+    def _phase(self, series: str, growth: Growth) -> str:
+        """Return the phase whose growth rose by about as much as leaks, else the one whose growth rose most.
 
         What one phase holds until another frees it is seldom as large as what leaks.
         """
-        means = {name: float(np.nanmean(part[WARM_UP:])) for name, part in self._phases(series).items()}
-        rate = growth.slope.median
-        nearest = min(means, key=lambda name: abs(means[name] - rate))
-        largest = max(means, key=lambda name: means[name])
-        return nearest if abs(means[nearest] - rate) < rate / 3 else largest
+        generations, rate = self.trend.generations, growth.slope.median
+        warm, since = np.arange(len(generations)) >= WARM_UP, generations >= growth.since
+        before = warm & (generations < growth.since - 1)  # the start may be off by one
+        before = before if before.any() else warm & ~since
+        for average in (np.median, np.mean):  # a leak of every third generation has no median
+            rises = {
+                phase: _typical(part[warm & since], average) - _typical(part[before], average)
+                for phase, part in self.trend.phases(series).items()
+            }
+            nearest = min(rises, key=lambda phase: abs(rises[phase] - rate))
+            if abs(rises[nearest] - rate) < rate / 3:
+                return nearest
+        return max(rises, key=lambda phase: rises[phase])
 
     def _write(self) -> None:
-        """Write verdict.json once there was a leak; a disk error is logged."""
-        if self._folder is None or (self.leak is None and not self._revised):
+        """Write verdict.json once there was a leak or a trace; a disk error is logged."""
+        if self._folder is None or not (self.leak or self._revised or self._asked):
             return
-        record = {"leak": None if self.leak is None else _plain(self.leak), "lines": self.summary()}
-        record["series"] = {name: asdict(verdict) for name, verdict in self.verdicts.items()}
+        record = {
+            "leak": self.leak and self.leak.record(),
+            "trace": self._asked and self._asked.record(),
+            "lines": self.summary(),
+            "series": {name: asdict(verdict) for name, verdict in self.verdicts.items()},
+        }
         try:
             self._folder.write("verdict.json", json.dumps(record, indent=1))
         except OSError as error:
@@ -279,19 +253,7 @@ def _rate(verdict: Verdict) -> float:
     return sum(growth.slope.median for growth in verdict.growths if growth.until is None)
 
 
-def _plain(leak: Leak) -> Mapping[str, Any]:
-    """Return a leak as plain values."""
-    trace = leak.trace
-    return {
-        "phase": leak.phase,
-        "where": leak.where,
-        "since": leak.growth.since,
-        "bytes_a_generation": leak.growth.slope._asdict(),
-        "sites": [site._asdict() for site in trace.sites[:5]],
-        "holders": [{"name": name, "before": before, "now": now} for name, before, now in trace.holders],
-        "flame_graph": None if trace.path is None else trace.path.name,
-    }
-
-
-def _format_size(nbytes: float) -> str:
-    return f"{nbytes / 1e6:.2f} MB" if abs(nbytes) >= 1e6 else f"{nbytes / 1e3:.0f} kB"
+def _typical(part: np.ndarray, average: Callable[..., Any]) -> float:
+    """Return the average of what is known; 0 if nothing is."""
+    known = part[~np.isnan(part)]
+    return float(average(known)) if known.size else 0.0

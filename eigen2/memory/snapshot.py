@@ -1,19 +1,13 @@
 """Take snapshots of the memory of the process, and format them as tables."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 
 from eigen2.memory import process
 from eigen2.memory.growth import Trend
-from eigen2.memory.owners import Filling, Held, MappedFiles, account
+from eigen2.memory.owners import Filling, Held, account
 from eigen2.memory.process import GB, MB, ProcessMemory
 
-_COLUMNS = (
-    *("generation", "phase", "rss_bytes", "vms_bytes", "delta_bytes", "file_bytes", "shared_bytes"),
-    *("anonymous_bytes", "heap_bytes", "python_bytes", "shm_files_bytes", "children_bytes"),
-    *("gpu_allocated_bytes", "gpu_reserved_bytes", "gpu_peak_bytes"),
-)
-"""Columns of memory.csv before those of owners."""
 LARGEST = 4  # owners that the summary names
 
 
@@ -50,7 +44,8 @@ class MemorySnapshot(ProcessMemory):
     def row(self) -> dict[str, int | str]:
         """Return a row of memory.csv by column; a value that is None is blank."""
         columns = {
-            **{name: getattr(self, name) for name in _COLUMNS},
+            **{"generation": self.generation, "phase": self.phase, "delta_bytes": self.delta_bytes},
+            **{column.name: getattr(self, column.name) for column in fields(ProcessMemory)},
             **{f"owner_{name}_bytes": nbytes for name, nbytes in self.owner_bytes.items()},
             **{f"mapped_{name}_bytes": held.mapped for name, held in self.held.items() if held.mapped},
         }
@@ -70,7 +65,6 @@ def take_snapshot(
     phase: str,
     owners: Mapping[str, object],
     before: MemorySnapshot | None = None,
-    files: MappedFiles | None = None,
     mappings: bool = False,
 ) -> MemorySnapshot:
     """Measure the memory of the process and of its owners after a phase, and the growth since the snapshot before.
@@ -83,7 +77,7 @@ def take_snapshot(
         generation=generation,
         phase=phase,
         delta_bytes=0 if before is None else memory.rss_bytes - before.rss_bytes,
-        held=account(owners, files),
+        held=account(owners),
         filling=tuple(name for name, owner in owners.items() if isinstance(owner, Filling) and not owner.full),
         mappings=process.measure_mappings() if mappings else (0, 0),
     )
@@ -107,8 +101,7 @@ def format_summary(now: MemorySnapshot, baseline: MemorySnapshot) -> list[str]:
 
 def format_generations(trend: Trend) -> list[str]:
     """Format a table of some generations: RSS, live memory, and its growth by phase in MB."""
-    prefix = "memory in "
-    phases = {name.removeprefix(prefix): part for name, part in trend.series.items() if name.startswith(prefix)}
+    phases = trend.phases("memory")
     # the growth of an epoch after its last phase
     titles = [f"{'rest' if name == 'generation' else name[:8]:>9}" for name in phases]
     last, step = len(trend.generations) - 1, max(1, -(-len(trend.generations) // 8))

@@ -1,28 +1,34 @@
 """Trace allocations over a few generations, to find the lines that allocate what stays, and the containers of it.
 
-tracemalloc sees the memory of Python and NumPy; memray, if installed, that of torch, C libraries and mappings too.
+memray, if installed, sees the memory of Python, torch and C libraries; else tracemalloc that of Python and NumPy.
+torch's own history has the memory on GPUs.
 """
 
 import contextlib
 import gc
 import importlib.util
+import logging
 import subprocess
 import sys
 import sysconfig
 import tempfile
 import tracemalloc
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from types import FunctionType, ModuleType
+from types import FunctionType, MappingProxyType, ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from eigen2 import compat
 from eigen2.files import Folder
+from eigen2.memory import process
 
+log = logging.getLogger(__name__)
 GENERATIONS = 4  # traced generations; a leak of every third generation is seen in them
 _FRAMES = 12  # frames kept of a traceback, to find the line that called a library
+_EVENTS = 100_000  # latest allocations on a GPU that the page of them shows
 _EIGEN2 = Path(__file__).parents[1]
 _PROFILER = (str(_EIGEN2 / "memory"), str(_EIGEN2.parent / "callbacks" / "memory.py"))
 _LIBRARIES = tuple({str(Path(sysconfig.get_path(name))) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
@@ -33,7 +39,7 @@ _MODULES = ("torch", "lightning", "eigen2", "callbacks", "numpy", "importlib", "
 class Site(NamedTuple):
     """A line that allocates what stays."""
 
-    line: str  # file:number
+    line: str  # file:number, and whether it is memory on a GPU
     nbytes: float  # a generation
     users: bool  # neither of a library nor of eigen2
 
@@ -41,135 +47,183 @@ class Site(NamedTuple):
 class Trace(NamedTuple):
     """What a trace found, the most important first."""
 
-    sites: list[Site]
-    holders: list[tuple[str, int, int]]  # containers that grew: name, length before and after
-    phase: str = ""  # in which the first site keeps most
-    path: Path | None = None  # of a flame graph
+    sites: Sequence[Site] = ()
+    holders: Sequence[tuple[str, int, int]] = ()  # containers that grew: name, length before and after
+    pages: Sequence[tuple[str, Path]] = ()  # to open in a browser: what each shows, and its file
+
+    def lines(self, least: float = 0) -> list[str]:
+        """Format what was found; of the first lines those that keep more than `least` bytes a generation."""
+        large = [site for site in self.sites[:3] if site.nbytes > least]
+        sites = [f"{format_size(site.nbytes)} a generation kept from {site.line}" for site in large]
+        unseen = "torch's and C's memory, whose size is not traced"
+        return [
+            *(f"{name} grows: {before:,} -> {now:,} items" for name, before, now in self.holders),
+            *(sites or [f"kept from {site.line}: {unseen}" for site in self.sites[:1]]),
+            *(f"{name.replace('_', ' ')} of what is kept: {path}" for name, path in self.pages),
+        ]
+
+    def record(self) -> dict[str, Any]:
+        """Return what was found as plain values."""
+        return {
+            "sites": [site._asdict() for site in self.sites[:5]],
+            "holders": [{"name": name, "before": before, "now": now} for name, before, now in self.holders],
+            "flame_graph": None,
+            **{name: path.name for name, path in self.pages},
+        }
 
 
-class PythonTrace:
-    """Traces the allocations of Python and NumPy by tracemalloc.
+Recorder = Iterator[tuple[Counter[Site], int, dict[str, Path]] | None]
+"""Records from its first value on, leaves out at its second what is live by then, and ends with its third.
 
-    The first generation fills the trace, or an object that replaces an older one would look like growth. A census of
-    what is live is taken at its end and after each phase from there on.
+That is bytes by site, the number of generations that are left out, and the pages that were written.
+"""
+
+
+class Tracer:
+    """Traces GENERATIONS generations: containers, allocations by memray or tracemalloc, with `gpu` those on GPUs too.
+
+    Without a folder for pages only tracemalloc is used. What cannot be traced is logged and left out.
     """
 
-    def __init__(self) -> None:
-        self._ours = not tracemalloc.is_tracing()
-        if self._ours:
-            tracemalloc.start(_FRAMES)
+    def __init__(self, folder: Folder | None = None, gpu: bool = False) -> None:
         self._generations = 0
-        self._first: Counter[Site] = Counter()
-        self._last: Counter[Site] = Counter()
-        self._phases: dict[str, Counter[Site]] = {}
         self._lengths = np.zeros((0, 2), np.int64)
+        self._recorders: list[Recorder] = []
+        if folder is not None and gpu and process.uses_cuda():
+            self._start(_record_gpus(folder))  # ended first, or memray would show what it takes
+        others = len(self._recorders)
+        if folder is not None and importlib.util.find_spec("memray") is not None:
+            self._start(_record_native(folder))
+        if len(self._recorders) == others:
+            self._start(_record_python())
 
-    def phase_end(self, phase: str) -> None:
-        """Take a census after a phase, but for the generation that fills the trace."""
-        if self._generations:
-            now = _live()
-            kept = self._phases.setdefault(phase, Counter())
-            kept.update(now)
-            kept.subtract(self._last)
-            self._last = now
+    def _start(self, recorder: Recorder) -> None:
+        with _logged():
+            next(recorder)
+            self._recorders.append(recorder)
 
     def generation_end(self) -> bool:
         """Count a generation, and return whether it was the last one."""
         self._generations += 1
         if self._generations == 1:
-            self._first = self._last = _live()
             self._lengths = _lengths()
+            for recorder in self._recorders:
+                next(recorder)
         return self._generations == GENERATIONS
 
-    def close(self, phase: str) -> Trace:
-        """Stop tracing and return what was found; first what grew in the phase of the leak, if that is known."""
-        if self._ours:
-            tracemalloc.stop()
-        traced = max(1, self._generations - 1)
-        grown = self._last - self._first
-        kept = self._phases.get(phase, grown)
-        ranked = sorted(grown, key=lambda site: (not site.users, kept[site] <= 0, -grown[site]))
-        sites = [Site(site.line, grown[site] / traced, site.users) for site in ranked]
-        if not phase and ranked and self._phases:
-            phase = max(self._phases, key=lambda name: self._phases[name][ranked[0]])
-        return Trace(sites, _grown(self._lengths) if self._generations > 1 else [], phase)
+    def close(self) -> Trace:
+        """Stop tracing and return what was found."""
+        sites: list[Site] = []
+        pages: dict[str, Path] = {}
+        for recorder in self._recorders:
+            with _logged():
+                *_, recorded = recorder
+                sizes, left_out, written = recorded or (Counter[Site](), 0, {})
+                generations = max(1, self._generations - left_out)
+                sites += [site._replace(nbytes=nbytes / generations) for site, nbytes in sizes.items()]
+                pages |= written
+        sites.sort(key=lambda site: (not site.users, -site.nbytes))
+        return Trace(sites, _grown(self._lengths) if self._generations > 1 else [], [*pages.items()])
 
 
-class NativeTrace:
-    """Traces all allocations by memray, the stacks of C included; it writes `leak.html` into a folder."""
+def _record_python() -> Recorder:
+    """Record what Python and NumPy allocate, by tracemalloc."""
+    ours = not tracemalloc.is_tracing()
+    if ours:
+        tracemalloc.start(_FRAMES)
+    yield None
+    first = _live()  # an object that replaces one of before the trace is no growth
+    yield None
+    grown = _live() - first
+    if ours:
+        tracemalloc.stop()
+    yield grown, 1, {}
 
-    def __init__(self, folder: Folder) -> None:
-        import memray
 
-        self._folder, self._scratch = folder, tempfile.TemporaryDirectory()
-        self._file = Path(self._scratch.name) / "trace.bin"
-        destination = memray.FileDestination(self._file, overwrite=True)
-        aggregated = memray.FileFormat.AGGREGATED_ALLOCATIONS
-        self._tracker = memray.Tracker(
-            destination=destination,
+def _record_native(folder: Folder) -> Recorder:
+    """Record all allocations by memray, the stacks of C included, and write a flame graph of what is kept."""
+    import memray
+
+    with tempfile.TemporaryDirectory() as scratch:
+        file, page = Path(scratch) / "trace.bin", Path(scratch) / "leak.html"
+        with memray.Tracker(
+            destination=memray.FileDestination(file),
             native_traces=True,
             trace_python_allocators=True,  # else arenas count as kept that Python keeps for later
-            file_format=aggregated,
-        )
-        self._tracker.__enter__()
-        self._generations = 0
+            file_format=memray.FileFormat.AGGREGATED_ALLOCATIONS,
+        ):
+            yield None
+            yield None
+        with memray.FileReader(file) as reader:
+            records = reader.get_leaked_allocation_records(merge_threads=True)
+            stacks = ((record.stack_trace(max_stacks=50), record.size) for record in records)
+            sizes = _by_site(([(file, line) for _, file, line in stack], size) for stack, size in stacks)
+        options = ["--leaks", "--no-web", "--output", str(page)]
+        command = [sys.executable, "-m", "memray", "flamegraph", *options, str(file)]
+        pages = {}
+        if subprocess.run(command, capture_output=True, check=False).returncode == 0:
+            folder.write(page.name, page.read_bytes())
+            pages["flame_graph"] = folder.file(page.name)
+    yield sizes, 0, pages
 
-    @staticmethod
-    def available() -> bool:
-        """Return whether memray is installed."""
-        return importlib.util.find_spec("memray") is not None
 
-    def phase_end(self, phase: str) -> None:
-        """Do nothing: memray sees no phases."""
+def _record_gpus(folder: Folder) -> Recorder:
+    """Record what torch allocates on GPUs, by its own history, and write a timeline of it."""
+    compat.record_cuda_history(_EVENTS)
+    try:
+        first = _live_on_gpus(compat.cuda_snapshot())  # recorded by an earlier trace
+        yield None
+        yield None
+        snapshot = compat.cuda_snapshot()
+    finally:
+        compat.record_cuda_history(None)
+    folder.write("cuda.html", compat.cuda_timeline(snapshot))
+    yield _live_on_gpus(snapshot) - first, 0, {"CUDA_timeline": folder.file("cuda.html")}
 
-    def generation_end(self) -> bool:
-        """Count a generation, and return whether it was the last one."""
-        self._generations += 1
-        return self._generations == GENERATIONS
 
-    def close(self, phase: str) -> Trace:
-        """Stop tracing, draw the flame graph, and return what was found."""
-        import memray
+@contextlib.contextmanager
+def _logged() -> Iterator[None]:
+    """Log what keeps a recorder from its work: a full disk, a broken memray, one that traces already, another torch."""
+    try:
+        yield
+    except (OSError, ImportError, AttributeError, RuntimeError) as error:
+        log.warning("cannot trace allocations: %s", error)
 
-        self._tracker.__exit__(None, None, None)
-        sizes: Counter[Site] = Counter()
-        path = None
-        with self._scratch, memray.FileReader(self._file) as reader:
-            for record in reader.get_leaked_allocation_records(merge_threads=True):
-                frames = [(file, line) for _, file, line in record.stack_trace(max_stacks=50)]
-                if (site := _site(frames)) is not None:
-                    sizes[site] += record.size
-            page = Path(self._scratch.name) / "leak.html"
-            options = ["--leaks", "--no-web", "--output", str(page)]
-            command = [sys.executable, "-m", "memray", "flamegraph", *options, str(self._file)]
-            if subprocess.run(command, capture_output=True, check=False).returncode == 0:
-                self._folder.write(page.name, page.read_bytes())
-                path = self._folder.file(page.name)
-        sites = [Site(site.line, nbytes / max(1, self._generations), site.users) for site, nbytes in sizes.items()]
-        sites.sort(key=lambda site: (not site.users, -site.nbytes))
-        return Trace(sites, [], phase, path)
+
+def format_size(nbytes: float) -> str:
+    """Format bytes in kB, from a megabyte on in MB."""
+    return f"{nbytes / 1e6:.2f} MB" if abs(nbytes) >= 1e6 else f"{nbytes / 1e3:.0f} kB"
 
 
 def _live() -> Counter[Site]:
-    """Return the live bytes by the line that allocated them."""
+    """Return the live bytes that tracemalloc knows by site."""
     gc.collect()
+    stats = tracemalloc.take_snapshot().statistics("traceback")
+    stacks = ((reversed(stat.traceback), stat.size) for stat in stats)
+    return _by_site(([(frame.filename, frame.lineno) for frame in stack], size) for stack, size in stacks)
+
+
+def _live_on_gpus(snapshot: Any) -> Counter[Site]:
+    """Return the live bytes on GPUs whose allocation torch has recorded by site."""
+    blocks = [block for segment in snapshot["segments"] for block in segment["blocks"]]
+    live = [block for block in blocks if block["state"] == "active_allocated"]
+    stacks = [([(frame["filename"], frame["line"]) for frame in block["frames"]], block["size"]) for block in live]
+    return _by_site(stacks, " on the GPU")
+
+
+def _by_site(allocations: Iterable[tuple[Sequence[tuple[str, int]], int]], suffix: str = "") -> Counter[Site]:
+    """Return bytes by the innermost line of the user, else of eigen2, else of all, from frames and bytes.
+
+    What the profiler allocates itself is left out.
+    """
     sizes: Counter[Site] = Counter()
-    for stat in tracemalloc.take_snapshot().statistics("traceback"):
-        frames = [(frame.filename, frame.lineno) for frame in reversed(stat.traceback)]
-        if (site := _site(frames)) is not None:
-            sizes[site] += stat.size
+    for frames, nbytes in allocations:
+        if frames and not any(file.startswith(_PROFILER) for file, _ in frames):
+            outside = [frame for frame in frames if not frame[0].startswith(("<", *_LIBRARIES))]
+            users = [frame for frame in outside if not frame[0].startswith(f"{_EIGEN2}/")]
+            file, line = [*users, *outside, frames[0]][0]
+            sizes[Site(f"{file}:{line}{suffix}", 0, bool(users))] += nbytes
     return sizes
-
-
-def _site(frames: Iterable[tuple[str, int]]) -> Site | None:
-    """Return the innermost line of the user, else of eigen2, else of all; None for what the profiler allocates."""
-    frames = list(frames)
-    if not frames or any(file.startswith(_PROFILER) for file, _ in frames):
-        return None
-    outside = [frame for frame in frames if not frame[0].startswith(("<", *_LIBRARIES))]
-    users = [frame for frame in outside if not frame[0].startswith(f"{_EIGEN2}/")]
-    file, line = [*users, *outside, frames[0]][0]
-    return Site(f"{file}:{line}", 0, bool(users))
 
 
 @contextlib.contextmanager
@@ -229,9 +283,9 @@ def _names(grown: dict[int, Any], functions: list[Any], objects: list[Any]) -> I
     owners = [*keepers, *gc.get_referrers(*dicts.values())]
     for owner in owners:
         held = getattr(owner, "__dict__", None)
-        if isinstance(owner, ModuleType | type) or (isinstance(held, dict) and held is not owner):
+        if isinstance(held, dict | MappingProxyType) and held is not owner:
             cls = owner if isinstance(owner, type) else type(owner)
             prefix = owner.__name__ if isinstance(owner, ModuleType) else f"{cls.__module__}.{cls.__qualname__}"
-            for attribute, value in list((held or {}).items()):
+            for attribute, value in list(held.items()):
                 if id(value) in grown:
                     yield id(value), f"{prefix}.{attribute}"

@@ -256,9 +256,10 @@ def test_a_tensor_on_a_real_gpu_is_seen(fit: Fit, tmp_path: Path) -> None:
     assert gpu[1] - gpu[0] == 4 * 2**20
 
 
-def test_a_wrong_number_is_refused() -> None:
-    with pytest.raises(ValueError, match="least_leak_kb is 0"):
-        MemoryProfiler(least_leak_kb=0)
+@pytest.mark.parametrize(("option", "number"), [("least_leak_kb", 0), ("trace_at", -1)])
+def test_a_wrong_number_is_refused(option: str, number: int) -> None:
+    with pytest.raises(ValueError, match=f"{option} is {number}"):
+        MemoryProfiler(**{option: number})
 
 
 def test_snapshots_by_hand_report_what_grew(
@@ -312,6 +313,34 @@ def test_a_leak_is_reported_with_its_phase_start_line_and_holder(tmp_path: Path)
     assert (record["leak"]["phase"], record["leak"]["since"]) == ("evaluate", leak.growth.since)
     assert record["leak"]["sites"][0]["line"] == site.line
     assert record["series"]["memory"]["kind"] == "leak"
+
+
+def fit_with_a_trace(root: Path, start: int) -> tuple[Leak | None, str]:
+    kept: list[np.ndarray] = []
+
+    def keep(phase: str, epoch: int) -> None:
+        if phase == "evaluate":
+            kept.append(np.ones(5_000))  # 40 kB, less than a leak
+
+    return found(root, GarbageCollector(), MemoryProfiler(trace_at=start), epochs=12, announce=True, work=keep)
+
+
+@pytest.mark.parametrize("start", [0, 3, 11])
+def test_a_trace_is_made_on_demand_though_nothing_leaks(start: int, tmp_path: Path) -> None:
+    leak, printed = in_fork(fit_with_a_trace, tmp_path, start)
+    assert leak is None
+    assert printed.count("memory  tracing 4 generations\n") == 1
+    # at the end, and before if the trace ends before the run does
+    assert printed.count("memory  kept from the generations that were traced:\n") == (1 if start == 11 else 2)
+    record = json.loads((tmp_path / "memory" / "verdict.json").read_text())
+    assert record["leak"] is None
+    if start < 11:  # else the run ends with the generation that fills the trace
+        assert re.search(r"\.keep: kept grows: \d+ -> \d+ items\n", printed)
+        assert record["trace"]["sites"][0]["line"].startswith(f"{__file__}:")
+        assert record["trace"]["sites"][0]["nbytes"] == pytest.approx(40_000, rel=0.02)
+        assert f"40 kB a generation kept from {__file__}:" in printed
+    generations = [int(row) for row in re.findall(r"^memory +(\d+) +\d\.\d{3} ", printed, re.MULTILINE)]
+    assert generations == []  # no tables
 
 
 class Late(Callback):

@@ -115,23 +115,21 @@ class Keeping:
 
     kept: ClassVar[list[np.ndarray]] = []
 
-    def __init__(self) -> None:
+    def __init__(self, *arguments: object) -> None:
         self.generations = 0
 
-    def phase_end(self, phase: str) -> None:
-        self.kept.append(np.ones(200_000))
-
     def generation_end(self) -> bool:
+        self.kept.append(np.ones(1_000_000))
         self.generations += 1
         return self.generations == 4
 
-    def close(self, phase: str) -> Trace:
-        return Trace([], [])
+    def close(self) -> Trace:
+        return Trace()
 
 
 def leak_with_a_trace_that_keeps() -> tuple[Leak | None, list[str]]:
     kept: list[np.ndarray] = []
-    leaks.PythonTrace = Keeping  # type: ignore[assignment, misc]
+    leaks.Tracer = Keeping  # type: ignore[assignment, misc]
     watch = follow(
         lambda generation, phase: phase == "train" and generation >= 4 and kept.append(np.ones(50_000)), 32, traces=3
     )
