@@ -14,9 +14,9 @@ from callbacks.budget import MemoryBudgetExceeded
 from eigen2.files import Folder
 from eigen2.memory.csvfile import ResumableCsv
 from eigen2.memory.leaks import AFTER, Leak, LeakWatch
-from eigen2.memory.owners import owners_of
+from eigen2.memory.owners import MappedFiles, owners_of
 from eigen2.memory.process import GB, MB
-from eigen2.memory.snapshot import MemorySnapshot, format_generations, format_owners, format_summary, take_snapshot
+from eigen2.memory.snapshot import MemorySnapshot, format_owners, format_summary, take_snapshot
 
 log = logging.getLogger(__name__)
 _latest_profiler: MemoryProfiler | None = None
@@ -32,7 +32,7 @@ class MemoryProfiler(Callback):
     Each snapshot is a row of memory.csv in the Trainer's folder if that is local, of memory-N.csv in process N of
     several. Every logger gets the metrics `memory/` of docs/curves.md once an epoch. Growth is judged anew every epoch:
     a leak is reported once there is evidence, with the lines that allocate what is kept after some epochs more, and
-    taken back if it ends. At the end it is reported again with tables of generations and of who holds the memory, and
+    taken back if it ends. At the end it is reported again with a table of who holds the memory, and
     in memory/verdict.json; without one, the end is a summary of five lines. See docs/memory.md.
     """
 
@@ -58,6 +58,7 @@ class MemoryProfiler(Callback):
         self.latest: MemorySnapshot | None = None  # of the current or last fit
         self._by_hand: deque[MemorySnapshot] = deque(maxlen=100)
         self._baseline: MemorySnapshot | None = None
+        self._files = MappedFiles()
         self._csv: ResumableCsv | None = None
         self.verdict = ["verdict: healthy"]  # lines that describe the leak, or say `healthy`
         self._watch: LeakWatch | None = None
@@ -155,7 +156,7 @@ class MemoryProfiler(Callback):
         _print([f"growth since {baseline_label}", *format_owners(self._measure("now", baseline, whole=True), baseline)])
 
     def _summarise(self, short: bool) -> None:
-        """Print a few lines if they are to be `short` and there is no leak, else generations and owners as tables."""
+        """Print a few lines if they are to be `short` and there is no leak, else a table of who holds the memory."""
         baseline, watch = self._baseline, self._watch
         if watch is None or baseline is None:
             return
@@ -165,7 +166,7 @@ class MemoryProfiler(Callback):
         if short and self.leak is None:
             self._print_once([*format_summary(now, baseline), *self.verdict])
         else:
-            self._print_once([*format_generations(watch.trend), *format_owners(now, baseline), *self.verdict])
+            self._print_once([*format_owners(now, baseline), *self.verdict])
 
     def _take_unannounced(self, phase: str) -> None:
         if self._running and not self._running[0].sanity_checking and not self._announced:
@@ -183,7 +184,7 @@ class MemoryProfiler(Callback):
     def _measure(self, phase: str, before: MemorySnapshot | None, whole: bool = False) -> MemorySnapshot:
         """Measure the memory, and if `whole` all that RSS consists of."""
         generation = self._running[0].current_epoch if self._running else 0
-        return take_snapshot(generation, phase, self._owners(), before, mappings=whole)
+        return take_snapshot(generation, phase, self._owners(), before, whole, self._files)
 
     def _print_once(self, lines: list[str]) -> None:
         """Print lines in one process of the run."""

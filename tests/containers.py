@@ -1,16 +1,38 @@
 """A callback that finds the containers which grow with generations."""
 
+import contextlib
 import gc
 import json
 from collections import deque
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from lightning.pytorch import Callback, LightningModule, Trainer
 
-from eigen2.memory.tracing import tracked_objects
-
 CONTAINERS = (list, dict, set, deque)
+
+
+@contextlib.contextmanager
+def tracked_objects() -> Iterator[list[Any]]:
+    """List all objects that the garbage collector tracks, frozen ones (`gc.freeze`) included.
+
+    Those are frozen again afterwards, without the garbage, which else would never be freed.
+    """
+    frozen = gc.get_freeze_count() > 0
+    gc.disable()  # a collection in between would stop tracking a tuple that was found tracked
+    if frozen:
+        gc.unfreeze()
+    objects = gc.get_objects()
+    try:
+        yield objects
+    finally:
+        objects.clear()
+        gc.enable()
+        if frozen:
+            gc.collect()
+            gc.freeze()
 
 
 class Census:

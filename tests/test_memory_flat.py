@@ -1,6 +1,7 @@
 """RAM stays where it was: the reason eigen2 exists."""
 
 import csv
+import gc
 import json
 import subprocess
 import sys
@@ -10,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.containers import Census
+from tests.containers import Census, tracked_objects
 
 ROOT = Path(__file__).parent.parent
 MB = 10**6
@@ -72,3 +73,27 @@ def test_the_census_names_each_kind_of_container_that_grows() -> None:
     expected = ["deque of 4, first 0", "dict of 4, first 'generation 0'", "list of 4, first 0", "set of 4, first 0"]
     assert set(expected) <= set(found)
     assert not [line for line in found if "of 5" in line]
+
+
+class Plain:
+    def __init__(self) -> None:
+        self.itself: Any = None
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_all_objects_are_listed_and_garbage_is_not_frozen_for_good(frozen: bool) -> None:
+    kept, circle = Plain(), Plain()
+    circle.itself = circle
+    gc.collect()
+    if frozen:
+        gc.freeze()
+    try:
+        with tracked_objects() as objects:
+            assert sum(type(each) is Plain for each in objects) == 2
+            del circle
+        gc.collect()
+        with tracked_objects() as objects:
+            assert [each for each in objects if type(each) is Plain] == [kept]
+        assert (gc.get_freeze_count() > 0) == frozen
+    finally:
+        gc.unfreeze()

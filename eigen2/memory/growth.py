@@ -10,6 +10,7 @@ import numpy as np
 
 WARM_UP = 2  # generations at the start that grow in every run: kernels, caches and buffers are created on first use
 MIN_GENERATIONS = 6  # generations of growth before it is reported
+LEAST_RISE = 16  # times the least growth a generation: slow growth is judged when there is more of it
 HISTORY = 128  # generations that a trend keeps; of a longer run, every other one of the older half
 FLAT, LEAK, ENDED, FILLING, SAW_TOOTH, STEP = "flat", "leak", "ended", "filling", "saw-tooth", "step"
 _MOST_PIECES = 6  # bends and steps of a series
@@ -177,7 +178,8 @@ def _steady(x: np.ndarray, y: np.ndarray, least: float, scatter: float) -> Slope
     )
     rises = risen * known / passed  # as if no generation were missing, which was traced or thinned out
     even = rises.min() >= 0.4 * rises.mean() and rises[-1] >= 0.5 * rises[0]
-    return slope if even and slope.low > least and slope.median * (x[-1] - x[0]) >= 8 * scatter else None
+    risen_enough = slope.median * (x[-1] - x[0]) >= max(8 * scatter, LEAST_RISE * least)
+    return slope if even and slope.low > least and risen_enough else None
 
 
 def _from_start(growth: Growth, early: np.ndarray, x: np.ndarray) -> Growth:

@@ -1,4 +1,4 @@
-"""Watch a run for memory that keeps growing, and find the phase, start, lines and containers of a leak."""
+"""Watch a run for memory that keeps growing, and find the phase, start and lines of a leak."""
 
 import json
 import logging
@@ -35,8 +35,6 @@ _REMEDIES = {
 The first one that explains half of the growth is named: anonymous memory, which also rises with the holes that other
 leaks leave in the C heap, comes last.
 """
-
-
 _WITH_OWNERS = ("memory", "anonymous memory")
 _NOISY = ("anonymous memory", "child processes")
 

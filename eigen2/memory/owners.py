@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import bisect
-import functools
-import sys
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from types import FunctionType, ModuleType
@@ -57,12 +55,30 @@ class Held:
         return self.anonymous + self.mapped + self.gpu
 
 
-def account(owners: Mapping[str, object]) -> dict[str, Held]:
+class MappedFiles:
+    """Addresses of mapped files, read in some 10 ms whenever large spans of memory are new."""
+
+    def __init__(self) -> None:
+        self._files = np.zeros((0, 2), np.int64)
+        self._known: set[tuple[int, int]] = set()
+
+    def count(self, spans: Mapping[str, Sequence[tuple[int, int]]]) -> dict[str, int]:
+        """Return by owner the bytes of spans of memory that are in files; small spans count as none."""
+        large = {name: [span for span in own if span[1] - span[0] >= _LARGE] for name, own in spans.items()}
+        asked = {span for own in large.values() for span in own}
+        if not asked <= self._known:
+            self._files = mapped_files()
+        self._known = asked
+        return {name: sum(int(np.diff(self._files.clip(*span)).sum()) for span in own) for name, own in large.items()}
+
+
+def account(owners: Mapping[str, object], files: MappedFiles | None = None) -> dict[str, Held]:
     """Count what each owner (see `MemoryOwner`) holds; memory held by several counts for the first of them.
 
     A tensor counts with its whole storage and a view with the whole array it views, since these stay alive.
     """
     counted: dict[str, list[tuple[int, int]]] = {}
+    seen: set[tuple[str, int, int]] = set()
     cpu: dict[str, list[tuple[int, int]]] = {name: [] for name in owners}
     gpu, plain = dict.fromkeys(owners, 0), dict.fromkeys(owners, 0)
     for name, owner in owners.items():
@@ -70,12 +86,13 @@ def account(owners: Mapping[str, object]) -> dict[str, Held]:
         plain[name] = value if isinstance(value, int) else 0
         for array in arrays_in(value):
             for device, start, stop in spans_of(array):
+                if (device, start, stop) in seen:
+                    continue
+                seen.add((device, start, stop))
                 pieces = _add_to_union(counted.setdefault(device, []), start, stop)
                 cpu[name] += pieces if device == "cpu" else []
                 gpu[name] += 0 if device == "cpu" else sum(high - low for low, high in pieces)
-    large = {name: [span for span in spans if span[1] - span[0] >= _LARGE] for name, spans in cpu.items()}
-    files = mapped_files(frozenset(span for spans in large.values() for span in spans))
-    mapped = {name: sum(int(np.diff(files.clip(*span)).sum()) for span in spans) for name, spans in large.items()}
+    mapped = (files or MappedFiles()).count(cpu)
     return {
         name: Held(plain[name] + sum(high - low for low, high in cpu[name]) - mapped[name], mapped[name], gpu[name])
         for name in owners
@@ -144,11 +161,10 @@ def spans_of(array: np.ndarray | Tensor) -> list[tuple[str, int, int]]:
     return [(str(array.device), start, start + storage.nbytes())] if start and storage.nbytes() else []
 
 
-@functools.lru_cache(maxsize=2)  # it takes some 10 ms; with gradients and without
-def mapped_files(spans: frozenset[tuple[int, int]]) -> np.ndarray:
-    """Return the addresses, start and stop, of mapped files, when `spans` of memory are in use; none but on Linux."""
+def mapped_files() -> np.ndarray:
+    """Return the addresses, start and stop, of mapped files, ascending; none on other systems than Linux."""
     files = []
-    for line in _MAPS.read_text().splitlines() if sys.platform == "linux" else ():
+    for line in _MAPS.read_text().splitlines() if _MAPS.exists() else ():
         addresses, _, _, _, inode, *path = line.split(None, 5)
         if inode != "0" and not (path and path[0].startswith(_NO_FILE)):
             files.append([int(address, 16) for address in addresses.split("-")])

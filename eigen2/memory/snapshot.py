@@ -4,8 +4,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 
 from eigen2.memory import process
-from eigen2.memory.growth import Trend
-from eigen2.memory.owners import Filling, Held, account
+from eigen2.memory.owners import Filling, Held, MappedFiles, account
 from eigen2.memory.process import GB, MB, ProcessMemory
 
 LARGEST = 4  # owners that the summary names
@@ -66,6 +65,7 @@ def take_snapshot(
     owners: Mapping[str, object],
     before: MemorySnapshot | None = None,
     mappings: bool = False,
+    files: MappedFiles | None = None,
 ) -> MemorySnapshot:
     """Measure the memory of the process and of its owners after a phase, and the growth since the snapshot before.
 
@@ -77,7 +77,7 @@ def take_snapshot(
         generation=generation,
         phase=phase,
         delta_bytes=0 if before is None else memory.rss_bytes - before.rss_bytes,
-        held=account(owners),
+        held=account(owners, files),
         filling=tuple(name for name, owner in owners.items() if isinstance(owner, Filling) and not owner.full),
         mappings=process.measure_mappings() if mappings else (0, 0),
     )
@@ -96,20 +96,6 @@ def format_summary(now: MemorySnapshot, baseline: MemorySnapshot) -> list[str]:
     return [f"RSS {now.rss_bytes / GB:.3f} GB, {growth:+.1f} MB since training started"] + [
         "MB  " + ", ".join(f"{name} {size / MB:,.1f}" for name, size in sizes.items() if abs(size) >= 0.05 * MB)
         for sizes in (owners, rest)
-    ]
-
-
-def format_generations(trend: Trend) -> list[str]:
-    """Format a table of some generations: RSS, live memory, and its growth by phase in MB."""
-    phases = trend.phases("memory")
-    # the growth of an epoch after its last phase
-    titles = [f"{'rest' if name == 'generation' else name[:8]:>9}" for name in phases]
-    last, step = len(trend.generations) - 1, max(1, -(-len(trend.generations) // 8))
-    return [f"generation  RSS GB live MB{''.join(titles)}"] + [
-        f"{trend.generations[row]:>10}{trend.series['rss'][row] / GB:>8.3f}{trend.series['memory'][row] / MB:>8.1f}"
-        + "".join(f"{grown[row] / MB:>+9.2f}" for grown in phases.values())
-        for row in range(last + 1)
-        if row % step == 0 or row == last
     ]
 
 

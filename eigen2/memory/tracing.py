@@ -1,4 +1,4 @@
-"""Trace allocations over a few generations, to find the lines that allocate what stays, and the containers of it.
+"""Trace allocations over a few generations, to find the lines that allocate what stays.
 
 memray, if installed, sees the memory of Python, torch and C libraries; else tracemalloc that of Python and NumPy.
 torch's own history has the memory on GPUs.
@@ -13,13 +13,10 @@ import sys
 import sysconfig
 import tempfile
 import tracemalloc
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from types import FunctionType, MappingProxyType, ModuleType
 from typing import Any, NamedTuple
-
-import numpy as np
 
 from eigen2 import compat
 from eigen2.files import Folder
@@ -32,8 +29,6 @@ _EVENTS = 100_000  # latest allocations on a GPU that the page of them shows
 _EIGEN2 = Path(__file__).parents[1]
 _PROFILER = (str(_EIGEN2 / "memory"), str(_EIGEN2.parent / "callbacks" / "memory.py"))
 _LIBRARIES = tuple({str(Path(sysconfig.get_path(name))) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
-_CONTAINERS = (list, dict, set, deque)
-_MODULES = ("torch", "lightning", "eigen2", "callbacks", "numpy", "importlib", "tracemalloc", "logging", "linecache")
 
 
 class Site(NamedTuple):
@@ -48,7 +43,6 @@ class Trace(NamedTuple):
     """What a trace found, the most important first."""
 
     sites: Sequence[Site] = ()
-    holders: Sequence[tuple[str, int, int]] = ()  # containers that grew: name, length before and after
     pages: Sequence[tuple[str, Path]] = ()  # to open in a browser: what each shows, and its file
 
     def lines(self, least: float = 0) -> list[str]:
@@ -57,19 +51,14 @@ class Trace(NamedTuple):
         sites = [f"{format_size(site.nbytes)} a generation kept from {site.line}" for site in large]
         unseen = "torch's and C's memory, whose size is not traced"
         return [
-            *(f"{name} grows: {before:,} -> {now:,} items" for name, before, now in self.holders),
             *(sites or [f"kept from {site.line}: {unseen}" for site in self.sites[:1]]),
             *(f"{name.replace('_', ' ')} of what is kept: {path}" for name, path in self.pages),
         ]
 
     def record(self) -> dict[str, Any]:
         """Return what was found as plain values."""
-        return {
-            "sites": [site._asdict() for site in self.sites[:5]],
-            "holders": [{"name": name, "before": before, "now": now} for name, before, now in self.holders],
-            "flame_graph": None,
-            **{name: path.name for name, path in self.pages},
-        }
+        pages = {name: path.name for name, path in self.pages}
+        return {"sites": [site._asdict() for site in self.sites[:5]], **pages}
 
 
 Recorder = Iterator[tuple[Counter[Site], int, dict[str, Path]] | None]
@@ -80,14 +69,13 @@ That is bytes by site, the number of generations that are left out, and the page
 
 
 class Tracer:
-    """Traces GENERATIONS generations: containers, allocations by memray or tracemalloc, with `gpu` those on GPUs too.
+    """Traces the allocations of GENERATIONS generations by memray or tracemalloc, with `gpu` those on GPUs too.
 
     Without a folder for pages only tracemalloc is used. What cannot be traced is logged and left out.
     """
 
     def __init__(self, folder: Folder | None = None, gpu: bool = False) -> None:
         self._generations = 0
-        self._lengths = np.zeros((0, 2), np.int64)
         self._recorders: list[Recorder] = []
         if folder is not None and gpu and process.uses_cuda():
             self._start(_record_gpus(folder))  # ended first, or memray would show what it takes
@@ -106,7 +94,6 @@ class Tracer:
         """Count a generation, and return whether it was the last one."""
         self._generations += 1
         if self._generations == 1:
-            self._lengths = _lengths()
             for recorder in self._recorders:
                 next(recorder)
         return self._generations == GENERATIONS
@@ -123,7 +110,7 @@ class Tracer:
                 sites += [site._replace(nbytes=nbytes / generations) for site, nbytes in sizes.items()]
                 pages |= written
         sites.sort(key=lambda site: (not site.users, -site.nbytes))
-        return Trace(sites, _grown(self._lengths) if self._generations > 1 else [], [*pages.items()])
+        return Trace(sites, [*pages.items()])
 
 
 def _record_python() -> Recorder:
@@ -224,68 +211,3 @@ def _by_site(allocations: Iterable[tuple[Sequence[tuple[str, int]], int]], suffi
             file, line = [*users, *outside, frames[0]][0]
             sizes[Site(f"{file}:{line}{suffix}", 0, bool(users))] += nbytes
     return sizes
-
-
-@contextlib.contextmanager
-def tracked_objects() -> Iterator[list[Any]]:
-    """List all objects that the garbage collector tracks, frozen ones (`gc.freeze`) included.
-
-    Those are frozen again afterwards, without the garbage, which else would never be freed.
-    """
-    frozen = gc.get_freeze_count() > 0
-    gc.disable()  # a collection in between would stop tracking a tuple that was found tracked
-    if frozen:
-        gc.unfreeze()
-    objects = gc.get_objects()
-    try:
-        yield objects
-    finally:
-        objects.clear()
-        gc.enable()
-        if frozen:
-            gc.collect()
-            gc.freeze()
-
-
-def _lengths() -> np.ndarray:
-    """Return the address and length of every list, dictionary, set and deque, in one array."""
-    with tracked_objects() as objects:
-        rows = ((id(each), len(each)) for each in objects if type(each) in _CONTAINERS)
-        return np.fromiter(rows, np.dtype((np.int64, 2)))
-
-
-def _grown(before: np.ndarray) -> list[tuple[str, int, int]]:
-    """Return the containers that are longer than before and can be named, the user's first."""
-    lengths = dict(before.tolist())
-    with tracked_objects() as objects:
-        grown = {
-            id(each): each
-            for each in objects
-            if type(each) in _CONTAINERS and lengths.get(id(each), 1 << 60) < len(each)
-        }
-        functions = [each for each in objects if type(each) is FunctionType and each.__closure__]
-        names = dict(_names(grown, functions, objects))
-        rows = [(name, lengths[key], len(grown[key])) for key, name in names.items()]
-        grown.clear()
-    rows = [row for row in rows if not row[0].startswith(("eigen2.memory", "callbacks.memory"))]
-    return sorted(rows, key=lambda row: (row[0].startswith(_MODULES), row[1] - row[2]))[:3]
-
-
-def _names(grown: dict[int, Any], functions: list[Any], objects: list[Any]) -> Iterator[tuple[int, str]]:
-    """Yield the address of containers and the name by which an object, a module or a function keeps them."""
-    for function in functions:
-        for name, cell in zip(function.__code__.co_freevars, function.__closure__, strict=True):
-            with contextlib.suppress(ValueError):  # an empty cell
-                if id(cell.cell_contents) in grown:
-                    yield id(cell.cell_contents), f"{function.__module__}.{function.__qualname__}: {name}"
-    keepers = [each for each in gc.get_referrers(*grown.values()) if each is not grown and each is not objects]
-    dicts = {id(each): each for each in keepers if type(each) is dict}
-    owners = [*keepers, *gc.get_referrers(*dicts.values())]
-    for owner in owners:
-        held = getattr(owner, "__dict__", None)
-        if isinstance(held, dict | MappingProxyType) and held is not owner:
-            cls = owner if isinstance(owner, type) else type(owner)
-            prefix = owner.__name__ if isinstance(owner, ModuleType) else f"{cls.__module__}.{cls.__qualname__}"
-            for attribute, value in list(held.items()):
-                if id(value) in grown:
-                    yield id(value), f"{prefix}.{attribute}"

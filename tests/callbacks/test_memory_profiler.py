@@ -5,7 +5,6 @@ import json
 import re
 from collections.abc import Callable
 from contextlib import redirect_stdout
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -175,14 +174,8 @@ def test_any_module_is_measured_and_its_leak_found(tmp_path: Path) -> None:
     assert leak is not None
     assert (leak.phase, leak.growth.since) == ("train", pytest.approx(0, abs=2))
     assert leak.growth.slope.median == pytest.approx(leak.growth.slope.high, rel=0.2)
-    name, before, now = leak.trace.holders[0]
-    assert (name, now - before) == (f"{__name__}.PlainModule.outputs", 6)
     assert __file__ in leak.trace.sites[0].line
     assert printed.count("leak in train: ") == 2
-    table = re.findall(r"^memory +(\d+) +\d\.\d{3} ", printed, re.MULTILINE)
-    shown = [int(row) for row in table]
-    assert (shown[:3], shown[-1]) == ([0, 2, 4], 19)
-    assert any(later - earlier > 4 for earlier, later in pairwise(shown))  # the four that were traced are left out
 
 
 def test_two_owners_of_one_name_are_refused(fit: Fit) -> None:
@@ -297,7 +290,7 @@ def fit_with_environments(root: Path) -> tuple[Leak | None, str]:
     return found(root, GarbageCollector(), MemoryProfiler(), traces=3, epochs=16, announce=True, work=keep)
 
 
-def test_a_leak_is_reported_with_its_phase_start_line_and_holder(tmp_path: Path) -> None:
+def test_a_leak_is_reported_with_its_phase_start_and_line(tmp_path: Path) -> None:
     leak, printed = in_fork(fit_with_environments, tmp_path)
     assert leak is not None
     assert (leak.phase, leak.where, leak.growth.since) == ("evaluate", "memory", pytest.approx(5, abs=2))
@@ -305,9 +298,8 @@ def test_a_leak_is_reported_with_its_phase_start_line_and_holder(tmp_path: Path)
     site = leak.trace.sites[0]
     assert site.line == f"{__file__}:{LeakedEnvironment.__init__.__code__.co_firstlineno + 1}"
     assert site.nbytes == pytest.approx(400_000, rel=0.01)
-    assert leak.trace.holders[0][0].endswith("<locals>.keep: kept")
     # not only at the end; anonymous memory may grow visibly first
-    assert printed.index("grows since generation ") < printed.index("generation  RSS GB")
+    assert printed.index("grows since generation ") < printed.index("holder  ")
     assert "leak in evaluate: " in printed
     record = json.loads((tmp_path / "memory" / "verdict.json").read_text())
     assert (record["leak"]["phase"], record["leak"]["since"]) == ("evaluate", leak.growth.since)
@@ -335,12 +327,10 @@ def test_a_trace_is_made_on_demand_though_nothing_leaks(start: int, tmp_path: Pa
     record = json.loads((tmp_path / "memory" / "verdict.json").read_text())
     assert record["leak"] is None
     if start < 11:  # else the run ends with the generation that fills the trace
-        assert re.search(r"\.keep: kept grows: \d+ -> \d+ items\n", printed)
         assert record["trace"]["sites"][0]["line"].startswith(f"{__file__}:")
         assert record["trace"]["sites"][0]["nbytes"] == pytest.approx(40_000, rel=0.02)
         assert f"40 kB a generation kept from {__file__}:" in printed
-    generations = [int(row) for row in re.findall(r"^memory +(\d+) +\d\.\d{3} ", printed, re.MULTILINE)]
-    assert generations == []  # no tables
+    assert "holder  " not in printed  # no table
 
 
 class Late(Callback):
@@ -391,7 +381,7 @@ class Buffer(Callback):
 def test_a_buffer_that_fills_is_no_leak_and_an_unbounded_one_is(ends: bool, tmp_path: Path) -> None:
     leak, printed = in_fork(found, tmp_path, GarbageCollector(), Buffer(ends), MemoryProfiler(), epochs=10)
     assert printed.count("verdict: healthy") == ends
-    assert printed.count("generation  RSS GB") == (not ends)  # tables for the leak alone
+    assert printed.count("holder  ") == (not ends)  # a table for the leak alone
     if ends:
         assert leak is None
     else:

@@ -167,8 +167,7 @@ def test_a_healthy_run_raises_no_alarm(seed: int) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(KINDS.keys() - {"child processes"}))
-def test_the_line_or_the_container_of_a_leak_is_named(name: str) -> None:
-    leak = in_fork(leak_of, name, 8, "train", 20, traces=1)
+def test_the_line_of_a_leak_is_named(name: str) -> None:
+    leak = in_fork(leak_of, name, 8, "train", 24, traces=1)
     assert leak is not None
-    named = [site.line for site in leak.trace.sites[:1]] + [name for name, _, _ in leak.trace.holders]
-    assert any(place in name for name in named for place in ("kinds.py", "test_leaks.py", "kept"))
+    assert any(file in leak.trace.sites[0].line for file in ("kinds.py", "test_leaks.py"))

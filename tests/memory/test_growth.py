@@ -19,7 +19,6 @@ from eigen2.memory.growth import (
     judge,
     theil_sen,
 )
-from eigen2.memory.snapshot import format_generations
 
 MIN_SLOPE = 50e3
 
@@ -139,7 +138,7 @@ def test_a_verdict_is_revised_when_what_looked_like_a_leak_falls() -> None:
 @given(
     slope=st.floats(1e5, 5e6),
     start=st.integers(3, 20),
-    more=st.integers(8, 60),
+    more=st.integers(10, 60),
     offset=st.floats(0, 1e10),
     seed=st.integers(0, 999),
 )
@@ -170,17 +169,6 @@ def test_a_trend_thins_out_the_older_half_of_a_long_run_and_keeps_gaps() -> None
     assert trend.generations[-1] == 5 * HISTORY - 1
     assert np.isnan(trend.series["b"][trend.generations < 15]).all()
     assert (trend.series["b"][trend.generations >= 15] == -1).all()
-
-
-def test_the_table_of_generations_is_short() -> None:
-    trend = Trend()
-    for generation in range(20):
-        trend.add(generation, {"rss": 3e9, "memory": 2e6, "memory in train": 1e6, "memory in generation": -2e6})
-    title, *rows = format_generations(trend)
-    assert title.split() == ["generation", "RSS", "GB", "live", "MB", "train", "rest"]
-    assert [row.split() for row in rows] == [
-        [str(n), "3.000", "2.0", "+1.00", "-2.00"] for n in (0, 3, 6, 9, 12, 15, 18, 19)
-    ]
 
 
 @pytest.mark.parametrize("gap", [0, 4, 9, 30])
