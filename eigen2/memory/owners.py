@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import bisect
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from types import FunctionType, ModuleType
@@ -12,11 +11,13 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
+from jaxtyping import Float64, Int64
 from torch import Tensor, nn
 
 _MAPS = Path("/proc/self/maps")
 _NO_FILE = ("/dev/shm/", "/dev/zero", "/memfd:", "/SYSV")
 """Prefixes of mappings that have a name, but no file on a disk to which the system could write their pages."""
+_DEVICE = 1 << 50  # between the addresses of one device and the next
 _LARGE = 1 << 18  # bytes from which on memory may be that of a mapped file
 _PLAIN = (str, bytes, int, float, complex, bool, type(None), type, ModuleType, FunctionType, torch.dtype, torch.device)
 
@@ -59,17 +60,24 @@ class MappedFiles:
     """Addresses of mapped files, read in some 10 ms whenever large spans of memory are new."""
 
     def __init__(self) -> None:
-        self._files = np.zeros((0, 2), np.int64)
+        self._files = np.zeros(2, np.int64)
         self._known: set[tuple[int, int]] = set()
 
-    def count(self, spans: Mapping[str, Sequence[tuple[int, int]]]) -> dict[str, int]:
-        """Return by owner the bytes of spans of memory that are in files; small spans count as none."""
-        large = {name: [span for span in own if span[1] - span[0] >= _LARGE] for name, own in spans.items()}
-        asked = {span for own in large.values() for span in own}
+    def count(
+        self,
+        starts: Int64[np.ndarray, " spans"],
+        stops: Int64[np.ndarray, " spans"],
+        edges: Int64[np.ndarray, " edges"],
+    ) -> Float64[np.ndarray, " pieces"]:
+        """Return the bytes in files of the pieces between the ascending edges of spans; of small ones perhaps none."""
+        large = stops - starts >= _LARGE
+        asked = {*zip(starts[large].tolist(), stops[large].tolist(), strict=True)}
         if not asked <= self._known:
             self._files = mapped_files()
         self._known = asked
-        return {name: sum(int(np.diff(self._files.clip(*span)).sum()) for span in own) for name, own in large.items()}
+        below = np.cumsum(np.diff(self._files, prepend=self._files[:1]) * (np.arange(self._files.size) % 2))
+        pieces: np.ndarray = np.diff(np.interp(edges, self._files, below)).round()
+        return pieces
 
 
 def account(owners: Mapping[str, object], files: MappedFiles | None = None) -> dict[str, Held]:
@@ -77,35 +85,29 @@ def account(owners: Mapping[str, object], files: MappedFiles | None = None) -> d
 
     A tensor counts with its whole storage and a view with the whole array it views, since these stay alive.
     """
-    counted: dict[str, list[tuple[int, int]]] = {}
-    seen: set[tuple[str, int, int]] = set()
-    cpu: dict[str, list[tuple[int, int]]] = {name: [] for name in owners}
-    gpu, plain = dict.fromkeys(owners, 0), dict.fromkeys(owners, 0)
-    for name, owner in owners.items():
-        value = owner.value if isinstance(owner, Filling) else owner
-        plain[name] = value if isinstance(value, int) else 0
-        for array in arrays_in(value):
-            for device, start, stop in spans_of(array):
-                if (device, start, stop) in seen:
-                    continue
-                seen.add((device, start, stop))
-                pieces = _add_to_union(counted.setdefault(device, []), start, stop)
-                cpu[name] += pieces if device == "cpu" else []
-                gpu[name] += 0 if device == "cpu" else sum(high - low for low, high in pieces)
-    mapped = (files or MappedFiles()).count(cpu)
-    return {
-        name: Held(plain[name] + sum(high - low for low, high in cpu[name]) - mapped[name], mapped[name], gpu[name])
-        for name in owners
-    }
+    values = [owner.value if isinstance(owner, Filling) else owner for owner in owners.values()]
+    spans = [
+        (device, start, stop, place)
+        for place, value in enumerate(values)
+        for device, start, stop in {span for array in arrays_in(value) for span in spans_of(array)}
+    ]
+    offsets = {device: rank * _DEVICE for rank, device in enumerate(sorted({"cpu"} | {span[0] for span in spans}))}
+    table = np.array([(offsets[device] + start, offsets[device] + stop, place) for device, start, stop, place in spans])
+    starts, stops, places = table.reshape(-1, 3).astype(np.int64).T
+    edges = np.unique(np.concatenate((starts, stops)))
+    holder = np.full(max(edges.size - 1, 0), -1)
+    for first, last, place in zip(*np.searchsorted(edges, (starts[::-1], stops[::-1])), places[::-1], strict=True):
+        holder[first:last] = place
+    gpu = (edges[:-1] >= _DEVICE) * np.diff(edges)
+    mapped = (files or MappedFiles()).count(starts, stops, edges)
 
+    def total(sizes: np.ndarray) -> list[int]:
+        held: list[int] = np.bincount(holder + 1, sizes, len(values) + 1)[1:].astype(np.int64).tolist()
+        return held
 
-def _add_to_union(union: list[tuple[int, int]], start: int, stop: int) -> list[tuple[int, int]]:
-    """Add a span to sorted disjoint spans, in place, and return the pieces of it that they did not cover."""
-    first = bisect.bisect_left(union, start, key=lambda span: span[1])
-    last = bisect.bisect_right(union, stop, key=lambda span: span[0])
-    edges = [start, *(edge for span in union[first:last] for edge in span), stop]
-    union[first:last] = [(min(edges), max(edges))]
-    return [(low, high) for low, high in zip(edges[::2], edges[1::2], strict=True) if low < high]
+    plain = [value if isinstance(value, int) else 0 for value in values]
+    parts = total(np.diff(edges) - gpu - mapped), total(mapped), total(gpu)
+    return {name: Held(own + add, *rest) for name, add, own, *rest in zip(owners, plain, *parts, strict=True)}
 
 
 def arrays_in(owner: object) -> Iterator[np.ndarray | Tensor]:
@@ -149,7 +151,8 @@ def spans_of(array: np.ndarray | Tensor) -> list[tuple[str, int, int]]:
         while isinstance(root.base, np.ndarray):
             root = root.base
         if root.flags.c_contiguous:  # byte_bounds takes ten times as long
-            start, stop = root.ctypes.data, root.ctypes.data + root.nbytes
+            start = root.ctypes.data
+            stop = start + root.nbytes
         else:
             start, stop = np.lib.array_utils.byte_bounds(root)
         return [("cpu", start, stop)] if stop > start else []
@@ -161,14 +164,14 @@ def spans_of(array: np.ndarray | Tensor) -> list[tuple[str, int, int]]:
     return [(str(array.device), start, start + storage.nbytes())] if start and storage.nbytes() else []
 
 
-def mapped_files() -> np.ndarray:
-    """Return the addresses, start and stop, of mapped files, ascending; none on other systems than Linux."""
-    files = []
+def mapped_files() -> Int64[np.ndarray, " addresses"]:
+    """Return where mapped files start and stop, ascending addresses in turn; zeros on other systems than Linux."""
+    files = [0, 0]
     for line in _MAPS.read_text().splitlines() if _MAPS.exists() else ():
         addresses, _, _, _, inode, *path = line.split(None, 5)
         if inode != "0" and not (path and path[0].startswith(_NO_FILE)):
-            files.append([int(address, 16) for address in addresses.split("-")])
-    return np.array(files, np.int64).reshape(-1, 2)
+            files += [int(address, 16) for address in addresses.split("-")]
+    return np.array(files, np.int64)
 
 
 def owners_of(parts: Iterable[object]) -> dict[str, object]:
