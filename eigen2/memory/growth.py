@@ -211,11 +211,6 @@ class Trend:
         """Return the bytes of all series."""
         return self.generations.nbytes * (1 + len(self.series))
 
-    def phases(self, name: str) -> dict[str, np.ndarray]:
-        """Return the growth of a series in each phase, by phase."""
-        prefix = f"{name} in "
-        return {key.removeprefix(prefix): series for key, series in self.series.items() if key.startswith(prefix)}
-
     def add(self, generation: int, values: Mapping[str, float]) -> None:
         """Append the values of a generation by series name; of a long run, thin out the older half."""
         if len(self.generations) >= HISTORY:

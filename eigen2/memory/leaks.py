@@ -220,10 +220,12 @@ class LeakWatch:
         warm, since = np.arange(len(generations)) >= WARM_UP, generations >= growth.since
         before = warm & (generations < growth.since - 1)  # the start may be off by one
         before = before if before.any() else warm & ~since
+        parts, prefix = self.trend.series.items(), f"{series} in "
+        phases = {name.removeprefix(prefix): part for name, part in parts if name.startswith(prefix)}
         for average in (np.median, np.mean):  # a leak of every third generation has no median
             rises = {
-                phase: _typical(part[warm & since], average) - _typical(part[before], average)
-                for phase, part in self.trend.phases(series).items()
+                name: _typical(part[warm & since], average) - _typical(part[before], average)
+                for name, part in phases.items()
             }
             nearest = min(rises, key=lambda phase: abs(rises[phase] - rate))
             if abs(rises[nearest] - rate) < rate / 3:

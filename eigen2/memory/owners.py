@@ -91,7 +91,7 @@ def account(owners: Mapping[str, object], files: MappedFiles | None = None) -> d
         for place, value in enumerate(values)
         for device, start, stop in {span for array in arrays_in(value) for span in spans_of(array)}
     ]
-    offsets = {device: rank * _DEVICE for rank, device in enumerate(sorted({"cpu"} | {span[0] for span in spans}))}
+    offsets = {name: n * _DEVICE for n, name in enumerate(dict.fromkeys(("cpu", *(device for device, *_ in spans))))}
     table = np.array([(offsets[device] + start, offsets[device] + stop, place) for device, start, stop, place in spans])
     starts, stops, places = table.reshape(-1, 3).astype(np.int64).T
     edges = np.unique(np.concatenate((starts, stops)))
