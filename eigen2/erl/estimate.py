@@ -64,12 +64,17 @@ def require_fit(
     weights: int,
     micro_batches: int,
     together: int,
+    head: int | None = None,
 ) -> None:
-    """Add to an estimate what a fit holds beside its environments; `weights` are the bytes of an actor and a critic."""
+    """Add to an estimate what a fit holds beside its environments; `weights` are the bytes of an actor and a critic.
+
+    With a shared representation one agent has these, and each a head of `head` bytes.
+    """
     agents, transition = len(communicator.rows), data.transition_bytes
+    trained = agents if head is None else 1
     needed = {
-        "population": 2 * weights * agents,  # weights and targets
-        "optimizer": 3 * weights * agents,  # gradients and two moments
+        "population": 2 * weights * trained + (head or 0) * agents,  # weights and targets
+        "optimizer": 3 * weights * trained,  # gradients and two moments
         "replay": math.ceil(data.replay_capacity / communicator.world) * transition,
         "samples": 8 * (agents + 1) * micro_batches * data.batch_size,  # slots, and one agent's beside them
     }

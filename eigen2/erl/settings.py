@@ -6,7 +6,7 @@ from dataclasses import asdict, is_dataclass
 from typing import Any
 
 from eigen2.erl.evolution.selection import check_operators
-from eigen2.errors import require_range
+from eigen2.errors import UserError, require_range
 
 RANGES: dict[str, dict[str, float]] = {
     # counts beyond these fit no memory, and some beyond 2^63 no tensor's size
@@ -33,6 +33,11 @@ def check_settings(settings: Mapping[str, Any]) -> None:
             require_range(f"model.{name}", settings[name], **limits)
     if settings["learners"] is not None:
         require_range("model.learners", settings["learners"], least=1, most=settings["population_size"])
+    if settings["representation"] == "shared" and settings["learners"] not in (None, 1):
+        raise UserError(
+            f"model.learners is {settings['learners']}, but of agents with a shared representation the first alone "
+            "learns; leave model.learners out, or set model.representation to own"
+        )
     if settings["evolution"] is not None:
         check_operators(settings["evolution"])
 
