@@ -245,7 +245,7 @@ class _DayTrunk(nn.Module):
         """Return tokens (batch, columns, hidden)."""
         own = torch.relu(described)
         others = self.context(own.sum(-2) / own.shape[-2]).unsqueeze(-2)
-        tokens: Tensor = self.mix(own, others)
+        tokens: Tensor = self.mix(own).add_(others)
         return tokens
 
 
