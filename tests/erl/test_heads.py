@@ -9,7 +9,8 @@ import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor, nn
 
-from eigen2.core.networks import Inputs, Linear, StackedNetwork
+from eigen2.control.networks import MLPActor
+from eigen2.core.networks import Inputs, Linear, Sizes, StackedNetwork
 from eigen2.distributed.communicator import Communicator
 from eigen2.erl.evolution import Injection, ProximalMutation, Reinjection
 from eigen2.erl.heads import Heads, head_bytes
@@ -102,8 +103,22 @@ def test_a_network_without_a_head_is_refused_in_one_line() -> None:
     network = StackedNetwork(nn.Linear(2, 1))
     with pytest.raises(UserError, match=r"^model.representation is shared, but no weights of Linear .* \(weight|bias"):
         Heads(network, torch.zeros(1, 3))
+    with pytest.raises(UserError, match=r"^model.representation is 'both'; set own or shared$"):
+        ERLModule(representation="both")  # type: ignore[arg-type]
     with pytest.raises(UserError, match=r"^model.learners is 2, but .* the first alone learns; leave .* out"):
         ERLModule(representation="shared", learners=2)
+
+
+@pytest.mark.parametrize(("hidden", "head", "trunk"), [((8, 4), 4 * 2 + 2, 3 * 8 + 8 + 8 * 4 + 4), ((), 3 * 2 + 2, 0)])
+def test_the_head_of_a_perceptron_is_its_last_layer(hidden: tuple[int, ...], head: int, trunk: int) -> None:
+    sizes = Sizes({"state": (3,)}, (2,))
+    network = StackedNetwork(MLPActor(sizes, hidden))
+    heads = Heads(network, normal(1, network.num_weights))
+    assert (heads.num_weights, network.num_weights) == (head, head + trunk)
+    rows, states = normal(AGENTS, head, seed=1), normal(AGENTS, BATCH, 3, seed=2)
+    for agent, actions in enumerate(heads(rows, {"state": states})):
+        plain = with_weights(MLPActor(sizes, hidden), heads.join(rows)[agent])
+        torch.testing.assert_close(plain({"state": states[agent]}), actions)
 
 
 def trunks(module: ERLModule) -> Tensor:

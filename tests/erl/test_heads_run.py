@@ -62,7 +62,9 @@ def test_the_champion_is_exported_and_predicts_as_it_did(run: tuple[Path, tuple[
     row = torch.cat([weight.flatten() for weight in champion.weights.values()])
     assert torch.equal(row, weights["population.champion_actor"][0])
     assert list(champion.actor().state_dict()) == list(champion.weights)
-    tested = eigen2("test", *words()[1:], *run[1], "--trainer.default_root_dir", folder / "run", "--ckpt_path", checkpoint)
+    tested = eigen2(
+        "test", *words()[1:], *run[1], "--trainer.default_root_dir", folder / "run", "--ckpt_path", checkpoint
+    )
     assert tested.returncode == 0, tested.stderr
     logged = pd.read_csv(folder / "run" / "metrics.csv")
     assert logged["operators/injected_fitness"].iloc[1:].notna().all()
@@ -73,4 +75,4 @@ def test_a_checkpoint_of_the_other_representation_is_refused(run: tuple[Path, tu
     own = words(*actor, "--model.representation", "own", "--trainer.default_root_dir", folder / "run")
     ended = eigen2(*own, "--ckpt_path", "last")
     assert ended.returncode == 2
-    assert "model.representation shared, now own" in ended.stderr
+    assert "model.representation shared, now none" in ended.stderr
