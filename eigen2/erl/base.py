@@ -91,14 +91,14 @@ class PopulationModule(GenerationModule[RolloutDataModule]):
             weights = sum(weight_bytes(make()) for make in makers)
             head = head_bytes(makers[0]()) if self.shared else None
         if stage == "fit":
-            workspace = workspace_bytes(data, self.learner, device, *makers, self.precision)
-            self.together = batches_together(self.hparams["accumulate"], self.learners * workspace)
+            acting, learning = workspace_bytes(data, self.learner, device, *makers, self.precision)
+            self.together = batches_together(self.hparams["accumulate"], self.learners * max(acting, learning))
             self.parts = self.hparams["accumulate"] // self.together
             self.batches_per_step = BATCHES if self.learners == 1 or device.type == "cuda" else 1
             data.training_steps = max(1, math.ceil(self.micro_batches / self.together / self.batches_per_step))
             require_fit(self.memory, data, self.communicator, weights, self.micro_batches, self.together, head)
             most_learners = min(self.learners, math.ceil(self.population_size / self.communicator.world))
-            temporary = max(len(agents), most_learners * self.together) * workspace
+            temporary = max(len(agents) * acting, most_learners * self.together * learning)
             resumed = checkpoint_bytes(self.trainer)
             if resumed and self.communicator.world > 1:
                 resumed += 4 * weights * len(agents)  # this process's rows beside those of the population
@@ -108,8 +108,8 @@ class PopulationModule(GenerationModule[RolloutDataModule]):
             self.drawn_at_once = data.buffer.batches_at_once(most_learners * self.together * data.batch_size)
         if "population" not in self._modules:  # fitting or validating again continues with this population
             noise, windows = self.hparams["noise"], data.val_env.windows
-            population = partial(Population, learners=self.learners, windows=windows, shared=self.shared)
-            self.population = population(self.communicator, *makers, self.seed, noise)
+            settings = self.seed, noise, self.learners, windows, self.shared
+            self.population = Population(self.communicator, *makers, *settings)
         elif weights != 4 * self.population.weights_per_agent:
             raise UserError("this module was fitted to data of other sizes; make a new ERLModule for these")
 

@@ -1,5 +1,6 @@
 """A shared representation: heads on one trunk against plain networks, and what a run makes of them."""
 
+import inspect
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from eigen2.erl.heads import Heads, head_bytes
 from eigen2.erl.learners import TD3
 from eigen2.erl.module import ERLModule
 from eigen2.erl.population import Population
+from eigen2.erl.settings import check_settings
 from eigen2.errors import UserError
 from tests.erl.evolution.builders import evolution
 from tests.erl.interrupted import check_resume
@@ -26,6 +28,7 @@ from tests.erl.reference import with_weights
 
 AGENTS, BATCH, COLUMNS = 4, 5, 3
 OPERATORS: dict[str, Any] = {"representation": "shared", "evolution": evolution(0.25, inject_every=1)}
+SETTINGS = {name: argument.default for name, argument in inspect.signature(ERLModule.__init__).parameters.items()}
 PHASES = ("evaluate", "train", "evolve", "validate")
 
 
@@ -104,7 +107,7 @@ def test_a_network_without_a_head_is_refused_in_one_line() -> None:
     with pytest.raises(UserError, match=r"^model.representation is shared, but no weights of Linear .* \(weight|bias"):
         Heads(network, torch.zeros(1, 3))
     with pytest.raises(UserError, match=r"^model.representation is 'both'; set own or shared$"):
-        ERLModule(representation="both")  # type: ignore[arg-type]
+        check_settings({**SETTINGS, "representation": "both"})
     with pytest.raises(UserError, match=r"^model.learners is 2, but .* the first alone learns; leave .* out"):
         ERLModule(representation="shared", learners=2)
 
