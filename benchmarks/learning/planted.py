@@ -41,7 +41,7 @@ SMALL: dict[str, dict[str, Any]] = {  # settings that replace those of a variant
 }
 RULES = ("random", "momentum", "ridge", "filtered", "informed")
 HALVES = ("gradients alone", "evolution alone")
-TRUNKS = ("one learner", "shared representation", "shared representation of days")
+TRUNKS = ("shared representation of days",)
 INJECTED = (Elitism(), Injection(), TournamentCrossover(), MagnitudeMutation())
 SEEDS = range(21, 37)
 
