@@ -15,11 +15,12 @@ import torch
 from benchmarks.harness import Benchmark, Row, Settings, Task, train
 from eigen2.core.environment import play
 from eigen2.core.networks import Sizes
+from eigen2.erl.evolution import Elitism, Injection, MagnitudeMutation, TournamentCrossover
 from eigen2.erl.learners import DDPG
 from eigen2.erl.module import ERLModule
 from eigen2.market.datamodule import MarketDataModule
 from eigen2.market.features.encoding import AverageEncoder
-from eigen2.market.networks.columns import RIDGE, Choice, ColumnActor, ColumnCritic
+from eigen2.market.networks.columns import RIDGE, Choice, ColumnActor, ColumnCritic, DayColumnActor
 from eigen2.market.simulation.environment import TradingEnvironment
 from eigen2.market.simulation.policies import order_by_score
 from eigen2.market.simulation.rules import TradingRules
@@ -40,6 +41,8 @@ SMALL: dict[str, dict[str, Any]] = {  # settings that replace those of a variant
 }
 RULES = ("random", "momentum", "ridge", "filtered", "informed")
 HALVES = ("gradients alone", "evolution alone")
+TRUNKS = ("shared representation of days",)
+INJECTED = (Elitism(), Injection(), TournamentCrossover(), MagnitudeMutation())
 SEEDS = range(21, 37)
 
 
@@ -75,6 +78,11 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "sharpness 0.25": {"model": {"critic": _blurred_critic}},
     "positions kept to their end": {"data": {"rules": TradingRules(early_close=False)}},
     "3 orders a day": {"data": {"rules": TradingRules(max_opens_per_day=3)}},
+    "one learner": {"model": {"learners": 1, "evolution": INJECTED}},
+    "shared representation": {"model": {"representation": "shared", "evolution": INJECTED}},
+    "shared representation of days": {
+        "model": {"representation": "shared", "evolution": INJECTED, "actor": DayColumnActor}
+    },
 }
 """Settings of each variant that differ from the defaults."""
 
@@ -141,5 +149,6 @@ def _benchmark(variants: Iterable[str], seeds: Iterable[int], generations: int) 
 BENCHMARKS = {
     "planted": _benchmark(["erl"], SEEDS, generations=25),
     "halves": _benchmark(HALVES, SEEDS, generations=25),
-    "ablations": _benchmark(VARIANTS, [100], generations=20),
+    "ablations": _benchmark([name for name in VARIANTS if name not in TRUNKS], [100], generations=20),
+    "trunks": _benchmark(TRUNKS, SEEDS, generations=25),
 }

@@ -128,7 +128,7 @@ class FullScale:
     def slots(self) -> Tensor:
         """Return the replay slots of one optimizer step with a full buffer, (training steps, agents, batch)."""
         accumulate, makers = self.module.hparams["accumulate"], self.module.network_makers(self.data)
-        workspace = workspace_bytes(self.data, self.module.learner, self.device, *makers, nullcontext)
+        workspace = max(workspace_bytes(self.data, self.module.learner, self.device, *makers, nullcontext))
         together = batches_together(accumulate, self.module.population_size * workspace)
         sizes = len(self.replay), accumulate // together, together * self.data.batch_size
         return sample_slots(*sizes, range(self.module.population_size), seed=0, generation=0).to(self.device)

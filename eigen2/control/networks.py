@@ -47,6 +47,7 @@ class MLPActor(_Perceptron):
 
     def __init__(self, sizes: Sizes, hidden: Sequence[int] = (256, 256)) -> None:
         super().__init__(sizes, hidden, 0, math.prod(sizes.action))
+        self.head_parameters = (f"layers.{len(hidden)}",)
 
     def forward(self, inputs: Inputs) -> Tensor:
         """Return actions in [-1, 1], (batch, *action)."""

@@ -39,9 +39,13 @@ class Linear(nn.Linear):
 
     def forward(self, x: Tensor, plus: Tensor | None = None) -> Tensor:
         """Apply the linear map to the last axis of `x`, and add `plus` if given."""
-        weight, bias = self.weight, self.bias
+        weight: Tensor = self.weight
+        bias: Tensor | None = self.bias
         if weight.dim() == 2:
             return super().forward(x) if plus is None else super().forward(x) + plus
+        if len(weight) < len(x):  # all agents share it; a product for each has the same bits beside any others
+            weight = weight.expand(len(x), -1, -1)
+            bias = None if bias is None else bias.expand(len(x), -1)
         agents, features = weight.shape[:2]
         rows, start = x.flatten(1, -2), None if bias is None else bias[:, None]
         if plus is not None:
@@ -129,7 +133,7 @@ class StackedNetwork:
 
     def _run(self, function: Callable[..., Tensor], rows: Tensor | Weights, inputs: tuple[Any, ...]) -> Tensor:
         weights = self.weights(rows) if isinstance(rows, Tensor) else rows
-        agents = len(next(iter(weights.values())))
+        agents = max(map(len, weights.values()))
         if self.lone and agents == 1:  # on plain tensors layers are faster
             own = {name: weight.squeeze(0) for name, weight in weights.items()}
             return self._call(function, own, *(_map_tensors(value, lambda part: part[0]) for value in inputs))[None]

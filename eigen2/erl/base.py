@@ -25,6 +25,7 @@ from eigen2.erl.estimate import batches_together, require_fit, workspace_bytes
 from eigen2.erl.evolution import EvolutionContext, Operator
 from eigen2.erl.evolution.statistics import SAMPLED_INPUTS, diversity_metrics
 from eigen2.erl.graphs import Graphs, graphs_for
+from eigen2.erl.heads import head_bytes
 from eigen2.erl.learners import Learner
 from eigen2.erl.population import Population
 from eigen2.erl.rollout import Rollout
@@ -44,6 +45,7 @@ class PopulationModule(GenerationModule[RolloutDataModule]):
     make_graphs: Callable[[torch.device], Graphs] = staticmethod(graphs_for)
     remedy = "lower data.replay_capacity, data.batch_size, model.population_size, model.gradient_steps or windows"
     learners: int  # number of agents that learn by gradients; they come first
+    shared: bool  # whether agents are heads on a trunk that they share
     learner: Learner
     operators: Sequence[Operator]
     micro_batches: int  # of a generation
@@ -87,15 +89,16 @@ class PopulationModule(GenerationModule[RolloutDataModule]):
         makers = self.network_makers(data)
         with torch_seed(self.seed, Role.WEIGHTS, agent=0):
             weights = sum(weight_bytes(make()) for make in makers)
+            head = head_bytes(makers[0]()) if self.shared else None
         if stage == "fit":
-            workspace = workspace_bytes(data, self.learner, device, *makers, self.precision)
-            self.together = batches_together(self.hparams["accumulate"], self.learners * workspace)
+            acting, learning = workspace_bytes(data, self.learner, device, *makers, self.precision)
+            self.together = batches_together(self.hparams["accumulate"], self.learners * max(acting, learning))
             self.parts = self.hparams["accumulate"] // self.together
             self.batches_per_step = BATCHES if self.learners == 1 or device.type == "cuda" else 1
             data.training_steps = max(1, math.ceil(self.micro_batches / self.together / self.batches_per_step))
-            require_fit(self.memory, data, self.communicator, weights, self.micro_batches, self.together)
+            require_fit(self.memory, data, self.communicator, weights, self.micro_batches, self.together, head)
             most_learners = min(self.learners, math.ceil(self.population_size / self.communicator.world))
-            temporary = len(agents) * self.together * workspace
+            temporary = max(len(agents) * acting, most_learners * self.together * learning)
             resumed = checkpoint_bytes(self.trainer)
             if resumed and self.communicator.world > 1:
                 resumed += 4 * weights * len(agents)  # this process's rows beside those of the population
@@ -105,7 +108,8 @@ class PopulationModule(GenerationModule[RolloutDataModule]):
             self.drawn_at_once = data.buffer.batches_at_once(most_learners * self.together * data.batch_size)
         if "population" not in self._modules:  # fitting or validating again continues with this population
             noise, windows = self.hparams["noise"], data.val_env.windows
-            self.population = Population(self.communicator, *makers, self.seed, noise, self.learners, windows)
+            settings = self.seed, noise, self.learners, windows, self.shared
+            self.population = Population(self.communicator, *makers, *settings)
         elif weights != 4 * self.population.weights_per_agent:
             raise UserError("this module was fitted to data of other sizes; make a new ERLModule for these")
 
@@ -137,7 +141,8 @@ class PopulationModule(GenerationModule[RolloutDataModule]):
 
     def evolution_context(self) -> EvolutionContext:
         """Return the state of the run that operators may depend on."""
-        population, generation = self.population, self.current_epoch
+        population, generation, heads = self.population, self.current_epoch, self.population.heads
+        champion = {"actor": population.champion_actor, "critic": population.champion_critic}
         return EvolutionContext(
             seed=self.seed,
             generation=generation,
@@ -145,8 +150,8 @@ class PopulationModule(GenerationModule[RolloutDataModule]):
             validated=generation % self.validate_every == 0,
             has_champion=int(population.champion_generation) >= 0,
             validations_since_champion=int(population.validations_since_champion),
-            champion={"actor": population.champion_actor, "critic": population.champion_critic},
-            actor_network=population.actor_network,
+            champion=champion if heads is None else {"actor": heads.cut(population.champion_actor)},
+            actor_network=population.acting_network,
             action_shape=self.data.eval_env.action_shape,
             sample_inputs=partial(sample_inputs, self.data, self.device),
         )
@@ -184,7 +189,7 @@ class PopulationModule(GenerationModule[RolloutDataModule]):
         scalars, episodes = metrics.generation_metrics(self.state, population, summary, communicator)
         rng = generator(self.seed, Role.PROBE, self.current_epoch)
         inputs = sample_inputs(data, self.device, rng, SAMPLED_INPUTS)
-        scalars |= diversity_metrics(population.actor_network, population.actor, inputs, communicator)
+        scalars |= diversity_metrics(population.acting_network, population.rows()["actor"], inputs, communicator)
         scalars |= data.episode_metrics(episodes, self.state.fitness) | data.buffer.metrics()
         if communicator.world > 1:
             exchanged = communicator.received_bytes / 1e6, communicator.seconds
@@ -214,13 +219,15 @@ class PopulationModule(GenerationModule[RolloutDataModule]):
 
     def check_shapes(self, checkpoint: Mapping[str, Any]) -> None:
         """Refuse a checkpoint of another population size or other networks, by a UserError with both sizes."""
-        for network in ("actor", "critic"):
-            size = self.population.rows()[network].shape[1]
-            saved = tuple(checkpoint["state_dict"].get(f"population.{network}", torch.empty(0, 0)).shape)
-            if saved != (self.population_size, size):
+        agents = self.population_size
+        expected = {"head": agents, "actor": 1, "critic": 1} if self.shared else {"actor": agents, "critic": agents}
+        for name, rows in expected.items():
+            size = getattr(self.population, name).shape[1]
+            saved = tuple(checkpoint["state_dict"].get(f"population.{name}", torch.empty(0, 0)).shape)
+            if saved != (rows, size):
                 raise UserError(
-                    f"the checkpoint holds {saved[0]} agents with {saved[1]} {network} weights, this configuration "
-                    f"makes {self.population_size} with {size}; use the settings of the run that wrote it "
+                    f"the checkpoint holds {saved[0]} agents with {saved[1]} {name} weights, this configuration "
+                    f"makes {rows} with {size}; use the settings of the run that wrote it "
                     "(config.yaml in its folder)"
                 )
 
@@ -228,7 +235,7 @@ class PopulationModule(GenerationModule[RolloutDataModule]):
         """Add what resuming needs; with several processes, part off what this one alone holds."""
         super().on_save_checkpoint(checkpoint)
         if self.communicator.world > 1:
-            data, names = type(self.data).__qualname__, self.population.rows()
+            data, names = type(self.data).__qualname__, self.population.saved_rows()
             split_checkpoint(checkpoint, names, self.population_size, data, self.data.buffer.capacity)
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
@@ -236,7 +243,7 @@ class PopulationModule(GenerationModule[RolloutDataModule]):
         super().on_load_checkpoint(checkpoint)
         files = part_files(Path(self.trainer.ckpt_path or ""), checkpoint)
         if files or self.communicator.world > 1:
-            data, names = type(self.data).__qualname__, self.population.rows()
+            data, names = type(self.data).__qualname__, self.population.saved_rows()
             join_checkpoint(checkpoint, names, self.communicator, data, files)
 
     def memory_owners(self) -> dict[str, object]:

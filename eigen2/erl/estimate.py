@@ -25,8 +25,8 @@ def workspace_bytes(
     make_actor: Callable[[], nn.Module],
     make_critic: Callable[[], nn.Module],
     precision: Callable[[], AbstractContextManager[None]],
-) -> int:
-    """Return the bytes of temporary tensors an agent needs to act in all windows, or to learn from a micro-batch.
+) -> tuple[int, int]:
+    """Return the bytes of temporary tensors an agent needs to act in all windows, and to learn from a micro-batch.
 
     Nothing is kept and no random numbers are drawn; `data.eval_env` is reset.
     """
@@ -36,16 +36,15 @@ def workspace_bytes(
     first = {name: values[:1].to(device) for name, values in observation.items()}
     size = data.batch_size
     stored = {name: values[:, :1].expand(1, size, *values.shape[2:]) for name, values in first.items()}
-    with LivePeak() as tensors, precision():
-        with torch.inference_mode():
-            agent.act(data.network_inputs(first)).float()
+    with LivePeak() as acting, precision(), torch.inference_mode():
+        agent.act(data.network_inputs(first)).float()
+    with LivePeak() as learning, precision():
         flags = torch.zeros(1, size, device=device)
         actions = torch.zeros(1, size, *data.eval_env.action_shape, device=device)
         inputs, following = data.network_inputs(stored), data.network_inputs(stored)
         losses = learner.losses(agent, Batch(inputs, following, actions, flags, flags.bool(), discount=1.0))
         torch.autograd.backward([losses.actor.sum(), losses.critic.sum()])
-    peak: int = tensors.peak
-    return peak
+    return acting.peak, learning.peak
 
 
 def batches_together(accumulate: int, tensor_bytes: int) -> int:
@@ -64,12 +63,17 @@ def require_fit(
     weights: int,
     micro_batches: int,
     together: int,
+    head: int | None = None,
 ) -> None:
-    """Add to an estimate what a fit holds beside its environments; `weights` are the bytes of an actor and a critic."""
+    """Add to an estimate what a fit holds beside its environments; `weights` are the bytes of an actor and a critic.
+
+    With a shared representation one agent has these, and each a head of `head` bytes.
+    """
     agents, transition = len(communicator.rows), data.transition_bytes
+    trained = agents if head is None else 1
     needed = {
-        "population": 2 * weights * agents,  # weights and targets
-        "optimizer": 3 * weights * agents,  # gradients and two moments
+        "population": 2 * weights * trained + (head or 0) * agents,  # weights and targets
+        "optimizer": 3 * weights * trained,  # gradients and two moments
         "replay": math.ceil(data.replay_capacity / communicator.world) * transition,
         "samples": 8 * (agents + 1) * micro_batches * data.batch_size,  # slots, and one agent's beside them
     }

@@ -1,7 +1,7 @@
 """ERL on the Lightning Trainer: an epoch is a generation."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -47,6 +47,8 @@ class ERLModule(PopulationModule):
         validate_every: generations from one validation to the next (1 or more); before the first there is no champion.
         learners: number of agents that learn by gradients, the first ones; the others only evolve, without exploration,
             and get a learner's actor by the operator Injection (1 to population_size; null: all learn and evolve).
+        representation: own: every agent has all its weights; shared: the first agent learns alone, and the others are
+            heads on the trunk of its actor, which only evolve and get its head by the operator Injection.
         learner: algorithm that trains agents by gradients: DDPG or TD3, or a class of your own.
         evolution: operators that keep or replace agents, by class; earlier ones choose first whom to replace; null
             trains the agents without evolution.
@@ -79,6 +81,7 @@ class ERLModule(PopulationModule):
         random_warmup: bool = False,
         validate_every: int = 1,
         learners: int | None = None,
+        representation: Literal["own", "shared"] = "own",
         learner: Learner = DDPG(),  # noqa: B008 - read, never changed
         evolution: Sequence[Operator] | None = (Elitism(), TournamentCrossover(), MagnitudeMutation()),
         actor: Callable[[Sizes], nn.Module] | None = None,
@@ -89,7 +92,8 @@ class ERLModule(PopulationModule):
         super().__init__()
         self.save_hyperparameters(plain_settings(settings), logger=False)
         self.population_size, self.micro_batches = population_size, gradient_steps * accumulate
-        self.learners, self.learner = population_size if learners is None else learners, learner
+        self.shared = representation == "shared" and population_size > 1  # one agent has nothing to share
+        self.learners, self.learner = 1 if self.shared else learners or population_size, learner
         self.operators, self.validate_every = tuple(evolution or ()), validate_every
         self.make_networks, self.communicator = (actor, critic), Communicator(population_size)
 
@@ -98,7 +102,8 @@ class ERLModule(PopulationModule):
         self.begin_generation()
         self.communicator.start_generation(self.current_epoch)
         agents = self.communicator.rows
-        self.state = GenerationState.begin(self.current_epoch, agents, self.population_size, self.tallies)
+        tallies, trained = self.tallies, self.population.trained
+        self.state = GenerationState.begin(self.current_epoch, agents, self.population_size, tallies, trained)
         with self.clock.phase("evaluate"):
             random = self.hparams["random_warmup"]
             self.rollout.evaluate(self.state, self.seed, random, self.clock.environment_step)
@@ -168,7 +173,10 @@ class ERLModule(PopulationModule):
     def evolve(self) -> None:
         """Replace the less fit agents, with targets, critics and moments, by children of the fitter; decay noise."""
         state, population, operators = self.state, self.population, self.operators
-        if state.quarantine.judge(state.fitness, population, self.optimizer, self.communicator).all():
+        adam_moments = moments(population, self.optimizer)
+        population.share(adam_moments, self.communicator)
+        failed = state.quarantine.judge(state.fitness, population, self.optimizer, self.communicator)
+        if failed.all():
             raise RunStopped(
                 f"all agents ({self.population_size}) failed in generation {state.generation}, not finite: "
                 f"{state.quarantine.parts()}; start again with a lower model.actor_lr, model.critic_lr, "
@@ -176,9 +184,13 @@ class ERLModule(PopulationModule):
                 ALL_AGENTS_FAILED,
             )
         state.quarantine.warn(state.generation, ", replaced" if operators else ", not replaced without evolution")
+        if restored := self.shared and bool(failed[0]):
+            population.restore_learner(adam_moments)
         if operators and self.population_size > 1:
-            adam_moments, context = moments(population, self.optimizer), self.evolution_context()
+            context = self.evolution_context()
             state.evolution = evolve(state.fitness, population, adam_moments, operators, context, self.communicator)
+        if restored:
+            population.share(adam_moments, self.communicator)  # its agent was replaced
         decayed = (population.noise * self.hparams["noise_decay"]).clamp(min=self.hparams["noise_min"])
         population.noise.copy_(torch.minimum(population.noise, decayed))  # noise that starts below noise_min stays
 

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from eigen2.core.networks import Inputs, StackedNetwork
 from eigen2.core.randomness import Role, torch_seed
 from eigen2.distributed.communicator import Communicator
+from eigen2.erl.heads import Heads
 
 ADDED = 64  # elites whose weights are in memory at once while they are averaged
 NEWEST = 1 / 12  # weight of the newest elites in their running mean, chosen on markets that no page reports
@@ -20,7 +21,8 @@ NEWEST = 1 / 12  # weight of the newest elites in their running mean, chosen on 
 class Population(nn.Module):
     """Actors, critics and targets of this process's agents as rows, and the champion beside them.
 
-    The communicator's rows are the agents of this process.
+    The communicator's rows are the agents of this process. With a `shared` representation, actor, critic and targets
+    have one row, the learner's, which every process holds, and agents are rows of `head`, of which the first is its.
 
     Args:
         make_actor: builds one actor, `forward(inputs) -> (batch, *action_shape)` in [-1, 1].
@@ -29,8 +31,10 @@ class Population(nn.Module):
         noise: initial standard deviation of every agent's exploration noise, in action units of [-1, 1].
         learners: agents of the whole population that learn by gradients, the first ones; None for all.
         windows: validation windows.
+        shared: whether the trunk of the first agent's actor is that of all, which learn no more.
     """
 
+    head: Tensor  # (agents, weights of a head), of a shared representation
     actor_target: Tensor  # slow copies (agents, weights)
     critic_target: Tensor
     noise: Tensor  # (agents,) standard deviation of each agent's exploration noise
@@ -54,19 +58,23 @@ class Population(nn.Module):
         noise: float,
         learners: int | None = None,
         windows: int = 1,
+        shared: bool = False,
     ) -> None:
         super().__init__()
         self._rows = communicator.rows
         self.size = size = len(self._rows)  # agents of this process
-        learners = communicator.total if learners is None else learners
+        learners = 1 if shared else communicator.total if learners is None else learners
         self.learners = len(range(learners)[self._rows.start : self._rows.stop])  # of this process
         with torch_seed(seed, Role.WEIGHTS, agent=0):
             self.actor_network = StackedNetwork(make_actor(), lone=communicator.total == 1)
             self.critic_network = StackedNetwork(make_critic(), lone=learners == 1)  # runs for learners only
         self.weights_per_agent = self.actor_network.num_weights + self.critic_network.num_weights
-        self.actor = nn.Parameter(torch.empty(size, self.actor_network.num_weights))
-        self.critic = nn.Parameter(torch.empty(size, self.critic_network.num_weights))
+        rows = 1 if shared else size
+        self.actor = nn.Parameter(torch.empty(rows, self.actor_network.num_weights))
+        self.critic = nn.Parameter(torch.empty(rows, self.critic_network.num_weights))
+        self.heads = Heads(self.actor_network, self.actor) if shared else None
         buffers = {
+            **({} if self.heads is None else {"head": torch.empty(size, self.heads.num_weights)}),
             "actor_target": torch.empty_like(self.actor),
             "critic_target": torch.empty_like(self.critic),
             "noise": torch.empty(size),
@@ -88,28 +96,44 @@ class Population(nn.Module):
         self.agents = tuple(DDPGAgent(self, row) for row in range(size))  # handles
         self.champion, self.mean = DDPGAgent(self, "champion"), DDPGAgent(self, "mean")
 
+    @property
+    def acting_network(self) -> StackedNetwork:
+        """Return the network that runs the rows `actor` of `rows`."""
+        return self.actor_network if self.heads is None else self.heads
+
     def rows(self) -> dict[str, Tensor]:
-        """Return every tensor with a row for each agent of this process by its name, detached."""
+        """Return every tensor with a row for each agent of this process, detached, by its name in `AgentRows`."""
+        if self.heads is not None:
+            return {"actor": self.head, "noise": self.noise}
         targets = {"actor_target": self.actor_target, "critic_target": self.critic_target}
         return self._networks() | targets | {"noise": self.noise}
+
+    def saved_rows(self) -> tuple[str, ...]:
+        """Return the names in a `state_dict` of the tensors with a row for each agent."""
+        return tuple(self.rows()) if self.heads is None else ("head", "noise")
 
     @torch.no_grad()
     def reset_memory(
         self, make_actor: Callable[[], nn.Module], make_critic: Callable[[], nn.Module], seed: int, noise: float
     ) -> None:
         """Initialize every agent in place, as the constructor with the same arguments does."""
-        for place, agent in enumerate(self._rows):
+        for place, agent in enumerate(self._rows if self.heads is None else range(1)):
             with torch_seed(seed, Role.WEIGHTS, agent):
                 actor, critic = make_actor(), make_critic()
             self.actor[place] = nn.utils.parameters_to_vector(actor.parameters())
             self.critic[place] = nn.utils.parameters_to_vector(critic.parameters())
+        if self.heads is not None:
+            for place, agent in enumerate(self._rows):
+                with torch_seed(seed, Role.WEIGHTS, agent):
+                    row = nn.utils.parameters_to_vector(make_actor().parameters())
+                self.head[place] = self.heads.cut(row[None])[0]
         self.actor_target.copy_(self.actor)
         self.critic_target.copy_(self.critic)
         self.noise.fill_(noise)
         self.origin.zero_()
         self.parents_fitness.zero_()
         none = torch.full_like(self.champion_windows, -math.inf)
-        self._set_champion({name: rows[:1] for name, rows in self.rows().items()}, none, -1)
+        self._set_champion({"actor": self.actor[:1], "critic": self.critic[:1]}, none, -1)
         self.mean_actor.fill_(torch.nan)
         self.mean_critic.fill_(torch.nan)
 
@@ -125,16 +149,20 @@ class Population(nn.Module):
 
     def act(self, inputs: Inputs) -> Tensor:
         """Return every agent's action, (agents, batch, *action_shape) in [-1, 1]."""
-        return self.actor_network(self.actor, inputs)
+        return self.acting_network(self.actor if self.heads is None else self.head, inputs)
 
     def policy(self, agent: "DDPGAgent | None" = None, with_mean: bool = False) -> Callable[[Inputs], Tensor]:
         """Return the policy of every agent, or of one, (1, batch, *action_shape), while no weights change.
 
         `with_mean` adds that of the elites' mean as last row.
         """
+        if agent is None and self.heads is not None and with_mean:
+            act, mean = self.policy(), self.policy(self.mean)  # whose trunk is a mean, too
+            return lambda inputs: torch.cat([act(_agents(inputs, slice(-1))), mean(_agents(inputs, slice(-1, None)))])
         if agent is None:
-            rows = torch.cat([self.actor, self.mean_actor]) if with_mean else self.actor
-            return functools.partial(self.actor_network, self.actor_network.weights(rows.detach()))
+            own = self.rows()["actor"]
+            rows = torch.cat([own, self.mean_actor]) if with_mean else own
+            return functools.partial(self.acting_network, self.acting_network.weights(rows))
         weights = self.actor_network.weights(agent.actor)
         return lambda inputs: self.actor_network(weights, agent.own(inputs))
 
@@ -142,12 +170,13 @@ class Population(nn.Module):
     def average(self, elites: Sequence[int], communicator: Communicator) -> None:
         """Move the running means by `NEWEST` towards the mean of some agents' networks, whoever owns them."""
         networks, chosen = self._networks(), sorted(elites)
-        sums = [torch.zeros_like(mean) for mean in (self.mean_actor, self.mean_critic)]
+        sums = {name: torch.zeros_like(rows[:1]) for name, rows in networks.items()}
         for first in range(0, len(chosen), ADDED):
             fetched = communicator.fetch(networks, [chosen[first : first + ADDED]] * communicator.world, "elites")
-            sums = [total + fetched[name].sum(0, keepdim=True) for name, total in zip(networks, sums, strict=True)]
-        for mean, total in zip((self.mean_actor, self.mean_critic), sums, strict=True):
-            newest = total / len(chosen)
+            sums = {name: total + fetched[name].sum(0, keepdim=True) for name, total in sums.items()}
+        whole = self._whole({name: total / len(chosen) for name, total in sums.items()})
+        for name, mean in (("actor", self.mean_actor), ("critic", self.mean_critic)):
+            newest = whole[name]
             mean.copy_(torch.where(mean.isnan(), newest, torch.lerp(mean, newest, NEWEST)))
 
     def set_champion(self, row: int | None, fitness: Tensor, generation: int, communicator: Communicator) -> None:
@@ -156,11 +185,46 @@ class Population(nn.Module):
         `fitness` (validation windows,) is its validation fitness by window.
         """
         mean = {"actor": self.mean_actor, "critic": self.mean_critic}
-        agent = mean if row is None else communicator.broadcast(self._networks(), row, "the champion")
+        agent = mean if row is None else self._whole(communicator.broadcast(self._networks(), row, "the champion"))
         self._set_champion(agent, fitness, generation)
 
     def _networks(self) -> dict[str, Tensor]:
+        if self.heads is not None:
+            return {"actor": self.head}
         return {"actor": self.actor.detach(), "critic": self.critic.detach()}
+
+    def _whole(self, agents: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """Return all weights of agents' actors, and their critics, from rows of `_networks`."""
+        if self.heads is None:
+            return agents
+        return {"actor": self.heads.join(agents["actor"]), "critic": self.critic.detach()}
+
+    @property
+    def trained(self) -> int:
+        """Return how many of this process's agents, the first ones, have rows of `actor` and `critic`."""
+        return self.size if self.heads is None else self.learners
+
+    @torch.no_grad()
+    def share(self, moments: Sequence[Tensor], communicator: Communicator) -> None:
+        """Give all processes what the learner of a shared representation has learned, and its head to the first row."""
+        if self.heads is None:
+            return
+        learned = [self.actor, self.critic, self.actor_target, self.critic_target, *moments]
+        named = {str(place): rows for place, rows in enumerate(learned)}
+        for name, row in communicator.broadcast(named, 0, "what was learned").items():
+            named[name].copy_(row)
+        if self.learners:
+            self.head[:1] = self.heads.cut(self.actor)
+
+    @torch.no_grad()
+    def restore_learner(self, moments: Sequence[Tensor]) -> None:
+        """Let the learner of a shared representation, which failed, go on from the champion, without momentum."""
+        for rows in (self.actor, self.actor_target):
+            rows.copy_(self.champion_actor)
+        for rows in (self.critic, self.critic_target):
+            rows.copy_(self.champion_critic)
+        for rows in moments:
+            rows.zero_()
 
     def set_champion_fitness(self, fitness: Tensor) -> None:
         """Set the champion's validation fitness, (validation windows,)."""
@@ -173,6 +237,11 @@ class Population(nn.Module):
         self.set_champion_fitness(fitness)
         self.champion_generation.fill_(generation)
         self.validations_since_champion.zero_()
+
+
+def _agents(inputs: Inputs, agents: slice) -> Inputs:
+    """Return the part of some agents, and what all share."""
+    return {name: value if len(value) == 1 else value[agents] for name, value in inputs.items()}
 
 
 def _fit_windows(population: Population, saved: dict[str, Any], prefix: str, *_: Any) -> None:
@@ -193,14 +262,18 @@ class DDPGAgent:
 
     @property
     def actor(self) -> Float[Tensor, "1 weights"]:
-        """Return the actor's weights, a view."""
+        """Return the actor's weights, a view; with a shared representation, a copy of an agent's."""
         population = self._population
+        if population.heads is not None and isinstance(self.row, int):
+            return population.heads.join(population.head[self.row : self.row + 1])
         return self._view(population.actor, population.champion_actor, population.mean_actor)
 
     @property
     def critic(self) -> Float[Tensor, "1 weights"]:
-        """Return the critic's weights, a view."""
+        """Return the critic's weights, a view; with a shared representation, those of the learner."""
         population = self._population
+        if population.heads is not None and isinstance(self.row, int):
+            return population.critic.detach()
         return self._view(population.critic, population.champion_critic, population.mean_critic)
 
     def _view(self, rows: Tensor, champion: Tensor, mean: Tensor) -> Tensor:

@@ -20,11 +20,15 @@ LAST_STEPS = 2  # an agent that skips this many in a row at the generation's end
 
 
 class Quarantine:
-    """Numbers of this process's agents that were not finite in a generation; `steps` are optimizer steps so far."""
+    """Numbers of this process's agents that were not finite in a generation; `steps` are optimizer steps so far.
 
-    def __init__(self, agents: range, loss: Float[Tensor, "2 agents"]) -> None:
+    The first `trained` agents have rows of their own in what optimizer steps change.
+    """
+
+    def __init__(self, agents: range, loss: Float[Tensor, "2 agents"], trained: int | None = None) -> None:
         size, device = len(agents), loss.device
         self.first, self.steps = agents.start, 0
+        self.trained = slice(size if trained is None else trained)
         # steps in which each of PARTS was not finite, plus 1 if it is not finite after the last step
         self.faults = torch.zeros(len(PARTS), size, dtype=torch.int64, device=device)
         self.skipped, self.streak = torch.zeros_like(self.faults[:2])  # steps skipped, and how many in a row up to now
@@ -39,17 +43,17 @@ class Quarantine:
         finite = torch.isfinite(values).all(0)
         return torch.where(finite, values, 0.0), finite
 
-    def record_step(self, faults: Bool[Tensor, "parts agents"] | None) -> Bool[Tensor, " agents"] | None:
-        """Record an optimizer step and the `faults` that it returned; return the agents that skipped it, if any."""
+    def record_step(self, faults: Bool[Tensor, "parts rows"] | None) -> Bool[Tensor, " rows"] | None:
+        """Record an optimizer step and the `faults` that it returned; return the rows that skipped it, if any."""
         self.loss.zero_()
         self.steps += 1
         if faults is None:
             self.streak.zero_()
             return None
-        broken = faults.any(0)
-        self.faults += faults
-        self.skipped += broken
-        self.streak = (self.streak + 1) * broken
+        broken, trained = faults.any(0), self.trained
+        self.faults[:, trained] += faults[:, trained]
+        self.skipped[trained] += broken[trained]
+        self.streak[trained] = (self.streak[trained] + 1) * broken[trained]
         return broken
 
     @torch.no_grad()
@@ -68,8 +72,12 @@ class Quarantine:
         if self.steps:
             failed |= (self.streak >= min(LAST_STEPS, self.steps)).cpu()
         if (state := state_faults(population, optimizer)) is not None:
-            failed |= state.any(0).cpu()
-            self.faults[-len(state) :] += state
+            failed[self.trained] |= state.any(0).cpu()[self.trained]
+            self.faults[-len(state) :, self.trained] += state[:, self.trained]
+        if population.heads is not None:
+            broken = ~torch.isfinite(population.head).all(1)
+            failed |= broken.cpu()
+            self.faults[PARTS.index("actor weights")] += broken
         self.failed = failed
         everywhere = communicator.gather({"failed": failed}, "failed agents")["failed"]
         fitness[everywhere] = torch.nan

@@ -6,7 +6,7 @@ from dataclasses import asdict, is_dataclass
 from typing import Any
 
 from eigen2.erl.evolution.selection import check_operators
-from eigen2.errors import require_range
+from eigen2.errors import UserError, require_range
 
 RANGES: dict[str, dict[str, float]] = {
     # counts beyond these fit no memory, and some beyond 2^63 no tensor's size
@@ -33,6 +33,13 @@ def check_settings(settings: Mapping[str, Any]) -> None:
             require_range(f"model.{name}", settings[name], **limits)
     if settings["learners"] is not None:
         require_range("model.learners", settings["learners"], least=1, most=settings["population_size"])
+    if settings["representation"] not in ("own", "shared"):
+        raise UserError(f"model.representation is {settings['representation']!r}; set own or shared")
+    if settings["representation"] == "shared" and settings["learners"] not in (None, 1):
+        raise UserError(
+            f"model.learners is {settings['learners']}, but of agents with a shared representation the first alone "
+            "learns; leave model.learners out, or set model.representation to own"
+        )
     if settings["evolution"] is not None:
         check_operators(settings["evolution"])
 
@@ -40,6 +47,8 @@ def check_settings(settings: Mapping[str, Any]) -> None:
 def plain_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings but networks as plain values; learner and operators become class and attributes."""
     plain = {name: value for name, value in settings.items() if name not in ("actor", "critic")}
+    if plain["representation"] == "own":
+        del plain["representation"]  # so that checkpoints of earlier versions can be resumed
     operators = settings["evolution"]
     plain["learner"] = _plain(settings["learner"])
     plain["evolution"] = operators and {f"{i} {one.name}": _plain(one) for i, one in enumerate(operators)}

@@ -39,16 +39,22 @@ class GenerationState:
 
     @classmethod
     def begin(
-        cls, generation: int, agents: range, total: int, tallies: Float[Tensor, "tallies agents"]
+        cls,
+        generation: int,
+        agents: range,
+        total: int,
+        tallies: Float[Tensor, "tallies agents"],
+        trained: int | None = None,
     ) -> "GenerationState":
         """Return the state at the start of a generation, for this process's `agents` of a population of `total`.
 
-        What training steps add to lies in `tallies`, made by `make_tallies`: recorded steps know their address.
+        The first `trained` of them, or all, have rows of their own in what optimizer steps change. What training steps
+        add to lies in `tallies`, made by `make_tallies`: recorded steps know their address.
         """
         fitness, validation = torch.full((2, total), torch.nan, dtype=torch.float64)
         losses = len(Losses._fields)
         sums, counts, loss = torch.split(tallies.zero_(), [losses, losses, 2])
-        return cls(generation, fitness, torch.nan, validation, sums, counts, Quarantine(agents, loss))
+        return cls(generation, fitness, torch.nan, validation, sums, counts, Quarantine(agents, loss, trained))
 
     def draw(self, batch: int, buffer: ReplayBuffer, at_once: int) -> dict[str, Tensor]:
         """Return replay slots of a batch, or its transitions where they lie in other processes, and noise.

@@ -74,6 +74,8 @@ class ProbeEnvironment:
 class ProbeActor(nn.Module):
     """One hidden layer; actions (batch, 1) in [-1, 1]."""
 
+    head_parameters = ("layers.2",)
+
     def __init__(self, hidden: int = 8) -> None:
         super().__init__()
         self.layers = nn.Sequential(nn.Linear(1, hidden), nn.Tanh(), nn.Linear(hidden, 1), nn.Tanh())

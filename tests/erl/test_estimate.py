@@ -35,7 +35,8 @@ def data(batch_size: int) -> ProbeRollouts:
 
 
 def test_learning_takes_the_tensors_of_its_graph() -> None:
-    found = workspace_bytes(data(8), DDPG(), torch.device("cpu"), Wide, Wide, nullcontext)
+    acting, found = workspace_bytes(data(8), DDPG(), torch.device("cpu"), Wide, Wide, nullcontext)
+    assert 4e6 <= acting < 5e6, "no graph"
     # three graphs of 4 MB live at a time, critic, actor, and critic of the actor's action, and some copies
     assert 12e6 < found < 24e6
 
@@ -43,7 +44,7 @@ def test_learning_takes_the_tensors_of_its_graph() -> None:
 def test_it_grows_with_the_batch_and_draws_nothing() -> None:
     state = torch.get_rng_state()
     small, middle, large = (
-        workspace_bytes(data(size), DDPG(), torch.device("cpu"), ProbeActor, ProbeCritic, nullcontext)
+        workspace_bytes(data(size), DDPG(), torch.device("cpu"), ProbeActor, ProbeCritic, nullcontext)[1]
         for size in (64, 256, 1024)
     )
     assert large - middle == pytest.approx(4 * (middle - small), rel=0.01)

@@ -81,7 +81,9 @@ def evolve(
     """
     ranking = ranking_of(fitness.numpy(), operators, context.learners)
     children = plan(ranking, operators, context, generator(context.seed, Role.SELECTION, context.generation))
-    rows = population.rows() | {f"moment {i}": values for i, values in enumerate(moments)}
+    rows = population.rows()
+    if population.heads is None:
+        rows |= {f"moment {i}": values for i, values in enumerate(moments)}
     breed(rows, children, operators, context, communicator)
     if ranking.elites:
         population.average(ranking.elites, communicator)

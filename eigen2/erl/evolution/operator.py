@@ -12,7 +12,8 @@ from eigen2.core.networks import Inputs, StackedNetwork
 
 AgentRows = Mapping[str, Tensor]
 """An agent's rows by name, as views: `actor`, `critic`, `actor_target`, `critic_target`, `noise` and optimizer moments
-`moment 0` to `moment 3` (the actor's two, then the critic's)."""
+`moment 0` to `moment 3` (the actor's two, then the critic's). With a shared representation they are `actor`, the head,
+and `noise`."""
 
 
 @dataclass(frozen=True)
@@ -25,7 +26,7 @@ class EvolutionContext:
     validated: bool  # whether the generation before was validated
     has_champion: bool
     validations_since_champion: int  # validations since the last new champion
-    champion: AgentRows  # rows (1, weights) `actor` and `critic` of the champion
+    champion: AgentRows  # rows (1, weights) `actor` and `critic` of the champion, or of its head `actor`
     actor_network: StackedNetwork
     action_shape: tuple[int, ...]
     sample_inputs: Callable[[np.random.Generator, int], Inputs | None]

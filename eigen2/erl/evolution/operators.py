@@ -125,7 +125,8 @@ class MagnitudeMutation(Operator):
         changes = gaussian * self.deviation(actor, chosen, network) * self._scale(context)
         noise = torch.where(chosen, changes, torch.zeros(())).to(actor.device)
         actor += noise
-        agent["actor_target"].add_(noise)
+        if "actor_target" in agent:
+            agent["actor_target"].add_(noise)
 
     def deviation(self, actor: Float[Tensor, " weights"], chosen: Tensor, network: StackedNetwork) -> Tensor:
         """Return the standard deviation of each weight's change at a scale of 1: its tensor's root mean square."""
@@ -191,9 +192,9 @@ class Reinjection(Operator):
 
     def apply(self, agent: AgentRows, context: EvolutionContext, generator: np.random.Generator) -> None:
         """Copy the champion, its targets as its networks, with zero moments; exploration noise stays."""
-        for name in ("actor", "critic"):
-            for rows in (agent[name], agent[f"{name}_target"]):
-                rows.copy_(context.champion[name][0])
+        for name, rows in context.champion.items():
+            for copied in {name, f"{name}_target"} & agent.keys():
+                agent[copied].copy_(rows[0])
         for name, rows in agent.items():
             if name.startswith("moment"):
                 rows.zero_()

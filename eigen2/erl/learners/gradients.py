@@ -45,7 +45,7 @@ def _state_finite(population: Population, optimizer: Optimizer) -> Bool[Tensor, 
 
 
 def _state_faults(population: Population, optimizer: Optimizer) -> Bool[Tensor, "parts agents"]:
-    none = torch.zeros_like(population.noise, dtype=torch.bool)
+    none = torch.zeros(len(population.actor), dtype=torch.bool, device=population.actor.device)
     return torch.stack(
         [sum((~torch.isfinite(rows).all(1) for rows in parts), none) for parts in _state(population, optimizer)]
     )
@@ -77,7 +77,7 @@ def clip_and_check(
     """
     gradients = [_gradient(rows) for rows in (population.actor, population.critic)]
     norms = torch.stack([torch.linalg.vector_norm(gradient, dim=1) for gradient in gradients])
-    finite = torch.isfinite(torch.cat([torch.zeros_like(norms) if loss is None else loss, norms]))
+    finite = torch.isfinite(torch.cat([torch.zeros_like(norms) if loss is None else loss[:, : norms.shape[1]], norms]))
     for gradient, norm in zip(gradients, norms, strict=True):
         gradient.mul_((max_grad_norm / (norm + 1e-6)).clamp(max=1.0)[:, None])
     return Check(finite, _state_finite(population, optimizer) & finite.all())

@@ -213,6 +213,8 @@ class ColumnActor(ColumnNetwork):
         hidden: units per layer.
     """
 
+    head_parameters: tuple[str, ...] = ("head", "ridge")
+
     def __init__(self, sizes: Sizes, hidden: int = 32) -> None:
         super().__init__(sizes, 0, hidden)
         self.head = Linear(hidden, sizes.action[-1])
@@ -227,6 +229,46 @@ class ColumnActor(ColumnNetwork):
         if self.ridge is not None:
             numbers = self.ridge(inputs[RIDGE][..., None], numbers)
         return torch.tanh(numbers.float())  # in half precision the largest sizes would be equal
+
+
+class _DayTrunk(nn.Module):
+    """A token for each column that depends on the day alone, mixed with the mean of all."""
+
+    def __init__(self, sizes: Sizes, _: int, hidden: int) -> None:
+        super().__init__()
+        self.column = Linear(sizes.inputs["columns"][-1], 2 * hidden, bias=False)
+        self.market = Linear(sizes.inputs["market"][-1], 2 * hidden)
+        self.mix = Linear(2 * hidden, hidden, bias=False)
+        self.context = Linear(2 * hidden, hidden)
+
+    def forward(self, described: Tensor) -> Tensor:
+        """Return tokens (batch, columns, hidden)."""
+        own = torch.relu(described)
+        others = self.context(own.sum(-2) / own.shape[-2]).unsqueeze(-2)
+        tokens: Tensor = self.mix(own).add_(others)
+        return tokens
+
+
+class DayColumnActor(ColumnActor):
+    """Size and take-profit of every column, or its score, by a head on tokens that depend on the day alone.
+
+    Agents with a shared representation compute these tokens once for all; an agent adds its position to them.
+
+    Args:
+        hidden: units of the head; the trunk has twice as many.
+    """
+
+    head_parameters = ("position", "head", "ridge")
+    make_trunk = _DayTrunk
+
+    def __init__(self, sizes: Sizes, hidden: int = 16) -> None:
+        super().__init__(sizes, hidden)
+        self.position = Linear(sizes.inputs["portfolio"][-1], hidden, bias=False)
+
+    def tokens(self, inputs: Inputs, position: Tensor) -> Tensor:
+        """Return tokens (batch, columns, hidden)."""
+        tokens: Tensor = self.position(position, self.trunk(self.describe(inputs))).relu_()
+        return tokens
 
 
 class ColumnCritic(ColumnNetwork):

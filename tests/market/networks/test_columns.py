@@ -11,8 +11,19 @@ from torch import Tensor, nn
 
 from eigen2.core.networks import Inputs, Sizes, StackedNetwork
 from eigen2.core.replay import rounded_action
-from eigen2.market.networks.columns import DRAWS, PATIENCE, PORTFOLIO, ROOM, Choice, ColumnActor, ColumnCritic
+from eigen2.erl.heads import Heads
+from eigen2.market.networks.columns import (
+    DRAWS,
+    PATIENCE,
+    PORTFOLIO,
+    ROOM,
+    Choice,
+    ColumnActor,
+    ColumnCritic,
+    DayColumnActor,
+)
 from eigen2.market.simulation.rules import TradingRules
+from tests.erl.reference import with_weights
 
 WIDTH, MARKET, COLUMNS, BATCH, AGENTS = 20, 41, 7, 5, 4
 
@@ -28,6 +39,7 @@ WAYS = ["broadcast", "vmap", "loop"]
 
 
 actor, critic = partial(ColumnActor, SIZES), partial(ColumnCritic, SIZES)
+day_actor = partial(DayColumnActor, SIZES)
 
 
 def random_networks(make: Callable[[], nn.Module], count: int = AGENTS, seed: int = 0) -> list[nn.Module]:
@@ -72,7 +84,7 @@ AXES = {
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("axes", AXES)
-@pytest.mark.parametrize(("make", "action_agents"), [(actor, 0), (critic, 1), (critic, AGENTS)])
+@pytest.mark.parametrize(("make", "action_agents"), [(actor, 0), (day_actor, 0), (critic, 1), (critic, AGENTS)])
 def test_a_population_is_each_network_alone(
     make: Callable[[], nn.Module], action_agents: int, axes: str, way: Any
 ) -> None:
@@ -127,6 +139,21 @@ def test_sizes_start_near_the_middle_and_take_profits_near_the_top_and_both_reac
     assert 0.9 < actions.abs().max() <= 1
 
 
+def test_agents_of_one_trunk_share_all_that_depends_on_the_day_alone() -> None:
+    network = StackedNetwork(day_actor())
+    heads, seen = Heads(network, rows(random_networks(day_actor, count=1))), {}
+    for name, module in network.network.named_modules():
+        if isinstance(module, nn.Linear):
+            module.register_forward_hook(lambda *call, name=name: seen.update({name: len(call[-1])}))
+    own = heads.cut(rows(random_networks(day_actor)))
+    actions = heads(own, random_inputs(AXES["as the environment"]))
+    day = ("trunk.column", "trunk.market", "trunk.mix", "trunk.context")
+    assert seen == {**dict.fromkeys(day, 1), **dict.fromkeys(("position", "head"), AGENTS)}
+    for agent, row in enumerate(heads.join(own)):
+        alone = with_weights(day_actor(), row)(of_agent(random_inputs(AXES["as the environment"]), agent))
+        torch.testing.assert_close(actions[agent], alone, atol=1e-5, rtol=1e-5)
+
+
 def permuted(inputs: Inputs, order: Tensor) -> Inputs:
     return {name: value if name == "market" else value[:, order] for name, value in inputs.items()}
 
@@ -134,8 +161,9 @@ def permuted(inputs: Inputs, order: Tensor) -> Inputs:
 ORDER = torch.tensor([3, 0, 6, 1, 5, 2, 4])
 
 
-def test_a_permutation_of_columns_permutes_actions_and_leaves_values() -> None:
-    actor_, critic_ = random_networks(actor, count=1)[0], random_networks(critic, count=1)[0]
+@pytest.mark.parametrize("make", [actor, day_actor])
+def test_a_permutation_of_columns_permutes_actions_and_leaves_values(make: Callable[[], nn.Module]) -> None:
+    actor_, critic_ = random_networks(make, count=1)[0], random_networks(critic, count=1)[0]
     inputs, action = of_agent(random_inputs(AXES["shared"]), 0), random_action(1)[0]
     expected, value, turned = actor_(inputs)[:, ORDER], critic_(inputs, action), permuted(inputs, ORDER)
     torch.testing.assert_close(actor_(turned), expected, atol=1e-5, rtol=1e-5)
@@ -145,9 +173,10 @@ def test_a_permutation_of_columns_permutes_actions_and_leaves_values() -> None:
     assert not torch.allclose(critic_(inputs, action[:, ORDER]), value, atol=1e-2)
 
 
-def test_every_input_counts_and_rows_of_a_batch_do_not_mix() -> None:
+@pytest.mark.parametrize("make", [actor, day_actor])
+def test_every_input_counts_and_rows_of_a_batch_do_not_mix(make: Callable[[], nn.Module]) -> None:
     inputs, action = of_agent(random_inputs(AXES["shared"]), 0), random_action(1)[0]
-    actor_, critic_ = random_networks(actor, count=1)[0], random_networks(critic, count=1)[0]
+    actor_, critic_ = random_networks(make, count=1)[0], random_networks(critic, count=1)[0]
     for part in set(inputs) - {DRAWS}:  # which decide between equal orders alone
         other = {**inputs, part: inputs[part] + 1}
         assert not torch.allclose(actor_(inputs), actor_(other), atol=1e-2), part
