@@ -83,8 +83,8 @@ results: $(INSTALLED)  ## measure and write the figures of docs/results.md; a qu
 	$(MEASURE) bench limit full-run-1 full-run-2 --out docs/figures
 	$(VENV)/bin/python -m benchmarks.pages results
 
-planted: $(INSTALLED)  ## compare ERL, gradients alone and evolution alone on sixteen markets with a hidden drift; two hours
-	$(MEASURE) planted halves --out docs/figures
+planted: $(INSTALLED)  ## compare ERL, its halves and a shared representation on sixteen markets with a hidden drift; three hours
+	$(MEASURE) planted halves trunks --out docs/figures
 	$(VENV)/bin/python -m benchmarks.pages learning
 
 ablations: $(INSTALLED)  ## measure what learning depends on, on one such market; half an hour

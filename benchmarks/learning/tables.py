@@ -76,6 +76,8 @@ PAGE = Page(
         "planted_machine": Block(partial(machines, ["planted"]), ("planted",)),
         "halves": Block(against_table, ("planted", "halves")),
         "halves_machine": Block(partial(machines, ["halves"]), ("halves",)),
+        "trunks": Block(against_table, ("planted", "trunks")),
+        "trunks_machine": Block(partial(machines, ["trunks"]), ("trunks",)),
         "ablations": Block(ablation_table, ("ablations",)),
         "ablations_machine": Block(partial(machines, ["ablations"]), ("ablations",)),
     },
