@@ -38,14 +38,18 @@ def fitness_table(figures: Figures) -> str:
 
 
 def against_table(figures: Figures, halves: Figures | None = None) -> str:
-    """Return by how much ERL beats ridge regression and Kalman filter, or each of its halves, market by market."""
+    """Return by how much ERL beats ridge regression and Kalman filter, or other variants, market by market.
+
+    These may have been played on the first markets alone.
+    """
     erl: list[Row] = figures["runs"]["erl"]
     others = {rule: (erl, rule, rule) for rule in ("ridge", "filtered")}
     if halves is not None:
         others = {name: (rows, "champion", "agents") for name, rows in halves["runs"].items()}
     lines = []
     for name, (rows, *theirs) in others.items():
-        gains = [_values(erl, own) - _values(rows, other) for own, other in zip(WHO, theirs, strict=True)]
+        pairs = zip(WHO, theirs, strict=True)
+        gains = [_values(erl[: len(rows)], own) - _values(rows, other) for own, other in pairs]
         better = " and ".join(str(int((gain > 0).sum())) for gain in gains) + f" of {len(rows)}"
         lines.append({"name": name, "champion": interval(gains[0]), "agents": interval(gains[1]), "better": better})
     return table(AGAINST, lines)
