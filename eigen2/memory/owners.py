@@ -19,7 +19,8 @@ _NO_FILE = ("/dev/shm/", "/dev/zero", "/memfd:", "/SYSV")
 """Prefixes of mappings that have a name, but no file on a disk to which the system could write their pages."""
 _DEVICE = 1 << 50  # between the addresses of one device and the next
 _LARGE = 1 << 18  # bytes from which on memory may be that of a mapped file
-_PLAIN = (str, bytes, int, float, complex, bool, type(None), type, ModuleType, FunctionType, torch.dtype, torch.device)
+_PLAIN = {str, bytes, int, float, complex, bool, type(None), FunctionType, torch.dtype, torch.device}
+_NAMESPACES = type, ModuleType
 
 
 @runtime_checkable
@@ -116,7 +117,7 @@ def arrays_in(owner: object) -> Iterator[np.ndarray | Tensor]:
     waiting = [owner]
     while waiting:
         part = waiting.pop()
-        if isinstance(part, _PLAIN) or id(part) in seen:
+        if type(part) in _PLAIN or id(part) in seen or isinstance(part, _NAMESPACES):
             continue
         seen.add(id(part))
         if isinstance(part, np.ndarray | Tensor):
