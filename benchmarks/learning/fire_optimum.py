@@ -145,7 +145,14 @@ def text(figures: Figures) -> str:
     )
 
 
-SETTINGS = {"seeds": 20, "large": 2, "programs": 3, "evaluations": 6000, "scale_breaks": 500, "scale_evaluations": 2000}
+SETTINGS = {
+    "seeds": 20,
+    "large": 2,
+    "programs": 3,
+    "evaluations": 20_000,
+    "scale_breaks": 500,
+    "scale_evaluations": 2000,
+}
 SMALLEST = {"seeds": 1, "evaluations": 20}
 
 

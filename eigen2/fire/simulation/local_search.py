@@ -3,16 +3,13 @@
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import combinations, pairwise
 
 import numpy as np
-from jaxtyping import Int64
 
 from eigen2.fire.simulation.spread import FireModel, Fires
 
-CANDIDATES = 24  # cells tried in place of a break
-PAIRS = 10  # pairs of breaks tried where no single swap helps
-KICK = 3  # most breaks moved at random to leave a local optimum
+CANDIDATES = 12  # cells tried in place of a break
+KICK = 5  # most breaks moved at random to leave a local optimum
 EVALUATIONS = 1000  # simulations that `improve` takes without a limit of its own
 FIRES = 256  # most fires it simulates
 
@@ -37,9 +34,9 @@ def improve(
 ) -> list[int]:
     """Return a placement with as many breaks as `start` that saves at least as much of the fires simulated.
 
-    Swaps a break for the cell that saves most in its place, or two for the best two, until neither helps; then moves up
-    to KICK random breaks of the result, or of the best one so far, to random cells that burn, and begins again. Fires
-    start in `fires` random cells, or, if there are not more, in all that burn.
+    Swaps a break for the cell that saves most in its place until no swap helps; then moves up to KICK random breaks of
+    the result, or of the best one so far, to random cells that burn, and begins again. Fires start in `fires` random
+    cells, or, if there are not more, in all that burn.
     """
     limit = limit or Limit(EVALUATIONS)
     ignitions = None if fires >= model.burnable.sum() else model.draw(fires, rng)
@@ -48,7 +45,7 @@ def improve(
     while start and not limit.reached():
         now = model.start(ignitions, cells, trees=True)
         limit.used += 1
-        while _swap_any(now, cells, limit, rng):
+        while any(_swap(now, cells, place, limit) for place in rng.permutation(len(cells)).tolist()):
             pass
         if now.burns.sum() <= least:
             best, least = [*cells], int(now.burns.sum())
@@ -56,73 +53,23 @@ def improve(
     return best
 
 
-def _swap_any(fires: Fires, cells: list[int], limit: Limit, rng: np.random.Generator) -> bool:
-    """Swap a break, or, where no such swap helps, a pair of breaks, in place; return whether any swap helped."""
-    for place in rng.permutation(len(cells)).tolist():
-        if _swap(fires, cells, place, limit):
-            return True
-    pairs = rng.permutation([*combinations(range(len(cells)), 2)])[:PAIRS].tolist()
-    return any(_swap_pair(fires, cells, pair, limit) for pair in pairs)
-
-
 def _swap(fires: Fires, cells: list[int], place: int, limit: Limit) -> bool:
     """Move a break to the cell that saves most in its place, of CANDIDATES; return whether it moved."""
     if limit.reached():
         return False
-    burned = int(fires.burns.sum())
-    fires.remove_break(cells[place])
-    better, _ = _best_break(fires, int(fires.burns.sum()) - burned, limit)
-    cells[place], moved = (cells[place], False) if better is None else (better, True)
-    fires.add_break(cells[place])
-    limit.used += 2
-    return moved
-
-
-def _swap_pair(fires: Fires, cells: list[int], pair: list[int], limit: Limit) -> bool:
-    """Move two breaks to the cells that save most in their place, of CANDIDATES; return whether they moved."""
-    if limit.reached():
-        return False
-    burned = int(fires.burns.sum())
-    for place in pair:
-        fires.remove_break(cells[place])
-    free = int(fires.burns.sum())
-    best, most, moved = [cells[place] for place in pair], free - burned, False
-    order, bound = _candidates(fires)
-    for first, after in pairwise(order):
-        if bound[first] + bound[after] <= most or limit.reached():
-            break
-        fires.add_break(first)
-        saved = free - int(fires.burns.sum())
-        second, more = _best_break(fires, most - saved, limit)
-        if second is not None:
-            best, most, moved = [first, second], saved + more, True
-        fires.remove_break(first)
-        limit.used += 2
-    for place, cell in zip(pair, best, strict=True):
-        cells[place] = cell
-        fires.add_break(cell)
-    limit.used += 4
-    return moved
-
-
-def _best_break(fires: Fires, most: int, limit: Limit) -> tuple[int | None, int]:
-    """Return the candidate whose break saves most and what it saves, None if none saves more than `most`."""
-    best = None
-    order, bound = _candidates(fires)
-    for cell in order:
-        if bound[cell] <= most or limit.reached():
+    burned, old = int(fires.burns.sum()), cells[place]
+    fires.remove_break(old)
+    most = int(fires.burns.sum()) - burned
+    bound = np.where(fires.model.burnable & ~fires.breaks, fires.downstream, -1)
+    for cell in np.argsort(-bound, kind="stable")[:CANDIDATES].tolist():
+        if bound[cell] <= most or limit.reached():  # a break saves no more than burns through its cell
             break
         limit.used += 1
         if (saved := fires.saved(cell)) > most:
-            best, most = cell, saved
-    return best, most
-
-
-def _candidates(fires: Fires) -> tuple[list[int], Int64[np.ndarray, " cells"]]:
-    """Return the cells through which most cells burn, and the most that a break in each cell saves."""
-    bound = np.where(fires.model.burnable & ~fires.breaks, fires.downstream, -1)
-    order: list[int] = np.argsort(-bound, kind="stable")[:CANDIDATES].tolist()
-    return order, bound
+            cells[place], most = cell, saved
+    fires.add_break(cells[place])
+    limit.used += 2
+    return cells[place] != old
 
 
 def _kick(cells: Sequence[int], model: FireModel, rng: np.random.Generator) -> list[int]:
