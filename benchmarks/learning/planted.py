@@ -78,7 +78,6 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "sharpness 0.25": {"model": {"critic": _blurred_critic}},
     "positions kept to their end": {"data": {"rules": TradingRules(early_close=False)}},
     "3 orders a day": {"data": {"rules": TradingRules(max_opens_per_day=3)}},
-    "shared representation": {"model": {"representation": "shared", "evolution": INJECTED}},
     "shared representation of days": {
         "model": {"representation": "shared", "evolution": INJECTED, "actor": DayColumnActor}
     },
