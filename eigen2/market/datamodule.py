@@ -23,7 +23,7 @@ from eigen2.market.data.cache import PriceSource, load_panel, remapped, source_t
 from eigen2.market.data.checks import survivors_line
 from eigen2.market.data.frames import frame_prices
 from eigen2.market.data.panel import FeatureScale, MarketPanel, build_panel, window_starts
-from eigen2.market.data.panel_rows import MEMBER, members
+from eigen2.market.data.panel_rows import MEMBER, describe_members
 from eigen2.market.data.sample import sample_path
 from eigen2.market.data.source import check_features
 from eigen2.market.data.splits import ENOUGH_DAYS, default_days, describe_days, require_unused, require_window
@@ -413,22 +413,19 @@ class MarketDataModule(RolloutDataModule):
         panel, splits = self.panel, self.panel.splits
         path = "a DataFrame" if self._frame is not None else self.path or "sample shipped with eigen2"
         windows = len(self.validation_starts())
+        members = describe_members(panel.prices[:, self.investable_columns])
         return {
             "prices": str("synthetic market" if self.synthetic else path),
             **({} if self.survivors is None else {"survivors": self.survivors}),
             "panel": f"{panel.num_days:,} days x {panel.num_columns} columns x {panel.num_features} features",
             "columns": f"{len(self.investable_columns)} investable of {panel.num_columns} columns, "
             f"{self.investable.describe()}; indicators: {', '.join(panel.indicators) or 'none'}",
-            **({} if self.membership is None else {"membership": self._describe_members()}),
+            **({} if self.membership is None else {"membership": f"{self.membership}: {members}"}),
             "training": describe_days(splits.train, panel.dates),
             "validation": f"{describe_days(splits.validation, panel.dates)}, {windows} window{'s' * (windows != 1)}",
             "holdout": f"{describe_days((splits.holdout,), panel.dates)}, untouched by fit",
             "window": f"{self.trading_days} trading + {self.settlement_days} run-off days, context {self.context_days}",
         }
-
-    def _describe_members(self) -> str:
-        count = members(self.panel.prices[:, self.investable_columns]).sum(1)
-        return f"{self.membership}: {count.min()} to {count.max()} columns may be bought, {count.mean():.1f} on average"
 
     def config(self) -> dict[str, Any]:
         """Return the arguments it was made with; prices in a DataFrame have to be given again, as a file."""

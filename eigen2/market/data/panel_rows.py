@@ -121,6 +121,12 @@ def members(prices: Float32[np.ndarray, "days columns bars"]) -> Bool[np.ndarray
     return known
 
 
+def describe_members(prices: Float32[np.ndarray, "days columns bars"]) -> str:
+    """Return how many columns may be bought on a day, as text."""
+    count = members(prices).sum(1)
+    return f"{count.min()} to {count.max()} columns may be bought, {count.mean():.1f} on average"
+
+
 def member_days(
     spans: pd.DataFrame, tickers: Sequence[str], dates: Shaped[np.ndarray, " days"]
 ) -> tuple[Bool[np.ndarray, "days columns"], Int[np.ndarray, " days"]]:
