@@ -16,9 +16,10 @@ from benchmarks.runs import eigen2
 from callbacks import MemoryProfiler
 
 WARM_UP = 3  # generations at the start that are not counted
-SHORT, FULL = "a small run", "full scale"
+TINY, SHORT, FULL = "the same with 3 gradient steps", "a small run", "full scale"
 CASES: Mapping[str, tuple[str, dict[str, Any]]] = {  # configuration, and settings that override it
     SHORT: ("tests/small.yaml", {"model.gradient_steps": 40, "data.windows_per_generation": 8}),
+    TINY: ("tests/small.yaml", {}),
     FULL: ("configs/full_scale.yaml", {"data.replay_min_size": 1000}),
 }
 HOOKS = (

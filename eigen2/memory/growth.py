@@ -78,7 +78,7 @@ def judge(levels: Sequence[float] | np.ndarray, least: float, generations: Seque
     x, y = at[~np.isnan(values)], values[~np.isnan(values)]
     early, x, y = y[: WARM_UP + 1], x[WARM_UP:], y[WARM_UP:]
     least_rise = least * MIN_GENERATIONS / 2
-    if len(y) < MIN_GENERATIONS or np.ptp(y) < least_rise:
+    if len(y) < MIN_GENERATIONS or np.ptp(y) < LEAST_RISE * least:
         return Verdict(FLAT)
     tooth = _tooth(y)
     if tooth > max(least_rise, 4 * np.median(np.abs(np.diff(y)))) and y[-1] - y.min() <= 1.3 * tooth:

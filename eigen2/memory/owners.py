@@ -21,6 +21,7 @@ _DEVICE = 1 << 50  # between the addresses of one device and the next
 _LARGE = 1 << 18  # bytes from which on memory may be that of a mapped file
 _PLAIN = {str, bytes, int, float, complex, bool, type(None), FunctionType, torch.dtype, torch.device}
 _NAMESPACES = type, ModuleType
+_COLLECTIONS = list, tuple, set, frozenset, deque
 
 
 @runtime_checkable
@@ -120,7 +121,7 @@ def arrays_in(owner: object) -> Iterator[np.ndarray | Tensor]:
         if type(part) in _PLAIN or id(part) in seen or isinstance(part, _NAMESPACES):
             continue
         seen.add(id(part))
-        if isinstance(part, np.ndarray | Tensor):
+        if isinstance(part, (np.ndarray, Tensor)):
             yield part
         waiting.extend(_parts(part))
 
@@ -133,10 +134,7 @@ def _parts(whole: Any) -> Iterable[object]:
         return [whole.grad] if whole.is_leaf else ()
     if isinstance(whole, nn.Module):
         return [*whole.parameters(recurse=False), *whole.buffers(recurse=False), *whole.children()]
-    if isinstance(whole, Mapping):
-        items = list(whole.values())
-    else:
-        items = list(whole) if isinstance(whole, list | tuple | set | frozenset | deque) else []
+    items = whole.values() if isinstance(whole, Mapping) else whole if isinstance(whole, _COLLECTIONS) else ()
     if is_dataclass(whole) and not hasattr(whole, "__dict__"):
         return [*items, *(getattr(whole, field.name) for field in fields(whole))]
     return [*items, *getattr(whole, "__dict__", {}).values()]
@@ -179,7 +177,7 @@ def owners_of(parts: Iterable[object]) -> dict[str, object]:
     """Return the owners of all parts that are a `MemoryOwner`; raises ValueError if two have the same name."""
     owners: dict[str, object] = {}
     for part in parts:
-        owned: object = part.memory_owners() if isinstance(part, MemoryOwner) else {}
+        owned: object = getattr(part, "memory_owners", dict)()
         if not isinstance(owned, Mapping):  # Lightning's logger of a fast_dev_run answers every call with None
             continue
         for name, held in owned.items():
