@@ -148,5 +148,5 @@ BENCHMARKS = {
     "planted": _benchmark(["erl"], SEEDS, generations=25),
     "halves": _benchmark(HALVES, SEEDS, generations=25),
     "ablations": _benchmark([name for name in VARIANTS if name not in TRUNKS], [100], generations=20),
-    "trunks": _benchmark(TRUNKS, SEEDS[:8], generations=25),
+    "trunks": _benchmark(TRUNKS, SEEDS, generations=25),
 }
