@@ -198,8 +198,7 @@ class MemoryProfiler(Callback):
         if self._running is None:
             return {}
         trainer, pl_module = self._running
-        data = getattr(trainer, "datamodule", None)
-        callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
+        data, callbacks = getattr(trainer, "datamodule", None), trainer.callbacks  # type: ignore[attr-defined]
         return owners_of([pl_module, data, *callbacks, *trainer.loggers, trainer.strategy.checkpoint_io])
 
     def _stop(self) -> None:

@@ -72,7 +72,7 @@ def measure() -> ProcessMemory:
         shared_bytes=resident.get("RssShmem", 0),
         anonymous_bytes=resident.get("RssAnon", resident["VmRSS"]),
         shm_files_bytes=_shm_files_bytes(),
-        children_bytes=_children_bytes("self"),
+        children_bytes=_children_bytes("self") if sys.platform == "linux" else 0,
         heap_bytes=None if heap is None else int(heap.uordblks + heap.hblkhd) + _arrow_bytes(),
         python_bytes=small,
         arena_bytes=arenas,
@@ -110,7 +110,8 @@ def _resident(process: str) -> dict[str, int]:
 
 def _children_bytes(process: str) -> int:
     total = 0
-    with contextlib.suppress(OSError):  # a process that ended meanwhile, or a kernel without these files
+    with contextlib.suppress(OSError):  # no child, a process that ended meanwhile, or a kernel without these files
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)  # raises if there is none, and is fast
         for thread in os.scandir(f"/proc/{process}/task"):
             for child in Path(thread.path, "children").read_text().split():
                 with contextlib.suppress(OSError):
