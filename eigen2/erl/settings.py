@@ -1,13 +1,16 @@
 """Check the algorithm's settings, and turn them into plain values."""
 
+import logging
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, is_dataclass
 from typing import Any
 
+from eigen2.erl.evolution.operators import Injection
 from eigen2.erl.evolution.selection import check_operators
 from eigen2.errors import UserError, require_range
 
+log = logging.getLogger(__name__)
 RANGES: dict[str, dict[str, float]] = {
     # counts beyond these fit no memory, and some beyond 2^63 no tensor's size
     "population_size": {"least": 1, "most": 10**6},
@@ -27,7 +30,10 @@ RANGES: dict[str, dict[str, float]] = {
 
 
 def check_settings(settings: Mapping[str, Any]) -> None:
-    """Refuse settings of `ERLModule` outside their ranges, by a UserError that names the first of them."""
+    """Refuse settings of `ERLModule` outside their ranges, by a UserError that names the first of them.
+
+    Warn where agents evolve that get nothing of what the others learn.
+    """
     for name, limits in RANGES.items():
         if settings[name] is not None or name != "gamma":
             require_range(f"model.{name}", settings[name], **limits)
@@ -42,6 +48,14 @@ def check_settings(settings: Mapping[str, Any]) -> None:
         )
     if settings["evolution"] is not None:
         check_operators(settings["evolution"])
+        learners = 1 if settings["representation"] == "shared" else settings["learners"]
+        injected = any(isinstance(operator, Injection) for operator in settings["evolution"])
+        if learners is not None and learners < settings["population_size"] and not injected:
+            log.warning(
+                "only %d of %d agents learn, and the others get nothing of it: add "
+                "eigen2.erl.evolution.Injection to model.evolution",
+                *(learners, settings["population_size"]),
+            )
 
 
 def plain_settings(settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from eigen2.control.networks import MLPActor
 from eigen2.core.networks import Inputs, Linear, Sizes, StackedNetwork
 from eigen2.distributed.communicator import Communicator
-from eigen2.erl.evolution import Injection, ProximalMutation, Reinjection
+from eigen2.erl.evolution import Injection, MagnitudeMutation, ProximalMutation, Reinjection
 from eigen2.erl.heads import Heads, head_bytes
 from eigen2.erl.learners import TD3
 from eigen2.erl.module import ERLModule
@@ -110,6 +110,19 @@ def test_a_network_without_a_head_is_refused_in_one_line() -> None:
         check_settings({**SETTINGS, "representation": "both"})
     with pytest.raises(UserError, match=r"^model.learners is 2, but .* the first alone learns; leave .* out"):
         ERLModule(representation="shared", learners=2)
+
+
+@pytest.mark.parametrize(
+    ("setting", "warned"), [({"representation": "shared"}, True), ({"learners": 3}, True), ({"learners": 16}, False)]
+)
+def test_evolution_without_what_is_learned_is_warned_of(
+    setting: dict[str, Any], warned: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    check_settings({**SETTINGS, **setting, "evolution": [MagnitudeMutation()]})
+    assert ("others get nothing of it: add eigen2.erl.evolution.Injection" in caplog.text) == warned
+    caplog.clear()
+    check_settings({**SETTINGS, **setting, "evolution": [Injection(), MagnitudeMutation()]})
+    assert not caplog.text
 
 
 @pytest.mark.parametrize(("hidden", "head", "trunk"), [((8, 4), 4 * 2 + 2, 3 * 8 + 8 + 8 * 4 + 4), ((), 3 * 2 + 2, 0)])
