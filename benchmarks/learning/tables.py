@@ -13,7 +13,7 @@ Runs = dict[str, list[Row]]
 WHO = ("champion", "agents")
 SHARES = {"of ridge": "{ridge:.0f} %", "of the Kalman filter": "{filtered:.0f} %"}
 FITNESS = {"": "{name}", "mean": "{mean:.1f}", **SHARES, "all agents": "{agents:.1f}"}
-AGAINST = {"ERL less": "{name}", "champion": "{champion}", "all agents": "{agents}", "markets better": "{better}"}
+AGAINST = {"champion": "{champion}", "all agents": "{agents}", "markets better": "{better}"}
 ABLATIONS = {"change": "{name}", "all agents": "{agents:+.1f}", "champion": "{champion:+.1f}"}
 
 
@@ -37,22 +37,26 @@ def fitness_table(figures: Figures) -> str:
     return table(FITNESS, lines)
 
 
-def against_table(figures: Figures, halves: Figures | None = None) -> str:
-    """Return by how much ERL beats ridge regression and Kalman filter, or other variants, market by market.
-
-    These may have been played on the first markets alone.
-    """
+def against_table(figures: Figures) -> str:
+    """Return by how much ERL beats ridge regression and Kalman filter, market by market."""
     erl: list[Row] = figures["runs"]["erl"]
-    others = {rule: (erl, rule, rule) for rule in ("ridge", "filtered")}
-    if halves is not None:
-        others = {name: (rows, "champion", "agents") for name, rows in halves["runs"].items()}
+    return _differences("ERL", erl, {rule: (erl, rule, rule) for rule in ("ridge", "filtered")})
+
+
+def variants_table(name: str, own: Figures, *others: Figures) -> str:
+    """Return by how much the only variant of `own`, called `name`, beats all others, market by market."""
+    (rows,) = own["runs"].values()
+    variants: Runs = {variant: rows for figures in others for variant, rows in figures["runs"].items()}
+    return _differences(name, rows, {variant: (rows, *WHO) for variant, rows in variants.items()})
+
+
+def _differences(name: str, own: list[Row], others: dict[str, tuple[list[Row], str, str]]) -> str:
     lines = []
-    for name, (rows, *theirs) in others.items():
-        pairs = zip(WHO, theirs, strict=True)
-        gains = [_values(erl[: len(rows)], own) - _values(rows, other) for own, other in pairs]
+    for other, (rows, *theirs) in others.items():
+        gains = [_values(own, who) - _values(rows, their) for who, their in zip(WHO, theirs, strict=True)]
         better = " and ".join(str(int((gain > 0).sum())) for gain in gains) + f" of {len(rows)}"
-        lines.append({"name": name, "champion": interval(gains[0]), "agents": interval(gains[1]), "better": better})
-    return table(AGAINST, lines)
+        lines.append({"name": other, "champion": interval(gains[0]), "agents": interval(gains[1]), "better": better})
+    return table({f"{name} less": "{name}", **AGAINST}, lines)
 
 
 def ablation_table(figures: Figures) -> str:
@@ -78,9 +82,9 @@ PAGE = Page(
         "planted": Block(fitness_table, ("planted",)),
         "against": Block(against_table, ("planted",)),
         "planted_machine": Block(partial(machines, ["planted"]), ("planted",)),
-        "halves": Block(against_table, ("planted", "halves")),
+        "halves": Block(partial(variants_table, "ERL"), ("planted", "halves")),
         "halves_machine": Block(partial(machines, ["halves"]), ("halves",)),
-        "trunks": Block(against_table, ("planted", "trunks")),
+        "trunks": Block(partial(variants_table, "shared"), ("trunks", "planted", "halves")),
         "trunks_machine": Block(partial(machines, ["trunks"]), ("trunks",)),
         "ablations": Block(ablation_table, ("ablations",)),
         "ablations_machine": Block(partial(machines, ["ablations"]), ("ablations",)),

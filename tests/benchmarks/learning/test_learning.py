@@ -27,7 +27,8 @@ def test_tables_of_known_rows() -> None:
     assert "| erl | 95.0 | 119 % | 95 % | 85.0 |" in fitness
     difference = "+15.0 (-48.5 to +78.5)"  # 5 is the standard error, 12.71 the quantile of one degree of freedom
     against = tables.against_table({"runs": runs}).splitlines()
-    halves = tables.against_table({"runs": runs}, {"runs": {"gradients alone": runs["gradients alone"]}}).splitlines()
+    own, other = ({"runs": {name: runs[name]}} for name in ("erl", "gradients alone"))
+    halves = tables.variants_table("ERL", own, other).splitlines()
     assert halves[2:] == [f"| gradients alone | {difference} | {difference} | 2 and 2 of 2 |"]
     assert f"| ridge | {difference} | +5.0 (-58.5 to +68.5) | 2 and 1 of 2 |" in against
     assert "| filtered | -5.0 (-68.5 to +58.5) | -15.0 (-78.5 to +48.5) | 0 and 0 of 2 |" in against
