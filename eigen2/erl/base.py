@@ -30,6 +30,7 @@ from eigen2.erl.learners import Learner
 from eigen2.erl.population import Population
 from eigen2.erl.rollout import Rollout
 from eigen2.erl.row_adam import RowAdam
+from eigen2.erl.settings import warn_without_injection
 from eigen2.erl.state import GenerationState, make_tallies, sample_inputs
 from eigen2.errors import UserError
 from eigen2.memory.estimate import checkpoint_bytes
@@ -91,6 +92,8 @@ class PopulationModule(GenerationModule[RolloutDataModule]):
             weights = sum(weight_bytes(make()) for make in makers)
             head = head_bytes(makers[0]()) if self.shared else None
         if stage == "fit":
+            if self.trainer.is_global_zero:
+                warn_without_injection(self.operators, self.learners, self.population_size)
             acting, learning = workspace_bytes(data, self.learner, device, *makers, self.precision)
             self.together = batches_together(self.hparams["accumulate"], self.learners * max(acting, learning))
             self.parts = self.hparams["accumulate"] // self.together

@@ -2,10 +2,11 @@
 
 import logging
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, is_dataclass
 from typing import Any
 
+from eigen2.erl.evolution.operator import Operator
 from eigen2.erl.evolution.operators import Injection
 from eigen2.erl.evolution.selection import check_operators
 from eigen2.errors import UserError, require_range
@@ -30,10 +31,7 @@ RANGES: dict[str, dict[str, float]] = {
 
 
 def check_settings(settings: Mapping[str, Any]) -> None:
-    """Refuse settings of `ERLModule` outside their ranges, by a UserError that names the first of them.
-
-    Warn where agents evolve that get nothing of what the others learn.
-    """
+    """Refuse settings of `ERLModule` outside their ranges, by a UserError that names the first of them."""
     for name, limits in RANGES.items():
         if settings[name] is not None or name != "gamma":
             require_range(f"model.{name}", settings[name], **limits)
@@ -48,14 +46,17 @@ def check_settings(settings: Mapping[str, Any]) -> None:
         )
     if settings["evolution"] is not None:
         check_operators(settings["evolution"])
-        learners = 1 if settings["representation"] == "shared" else settings["learners"]
-        injected = any(isinstance(operator, Injection) for operator in settings["evolution"])
-        if learners is not None and learners < settings["population_size"] and not injected:
-            log.warning(
-                "only %d of %d agents learn, and the others get nothing of it: add "
-                "eigen2.erl.evolution.Injection to model.evolution",
-                *(learners, settings["population_size"]),
-            )
+
+
+def warn_without_injection(operators: Sequence[Operator], learners: int, population_size: int) -> None:
+    """Warn if agents evolve, but no operator passes them the actors of those that learn."""
+    injects = any(isinstance(operator, Injection) for operator in operators)
+    if operators and learners < population_size and not injects:
+        log.warning(
+            "of %d agents only the first %d learn, and the others never get their actors: add "
+            "eigen2.erl.evolution.Injection to model.evolution",
+            *(population_size, learners),
+        )
 
 
 def plain_settings(settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -113,16 +113,18 @@ def test_a_network_without_a_head_is_refused_in_one_line() -> None:
 
 
 @pytest.mark.parametrize(
-    ("setting", "warned"), [({"representation": "shared"}, True), ({"learners": 3}, True), ({"learners": 16}, False)]
+    ("setting", "warned"),
+    [({"representation": "shared"}, "the first 1 learn"), ({"learners": 2}, "the first 2 learn"), ({}, "")],
 )
-def test_evolution_without_what_is_learned_is_warned_of(
-    setting: dict[str, Any], warned: bool, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("injected", [False, True])
+def test_a_fit_warns_of_evolution_without_what_is_learned(
+    setting: dict[str, Any], warned: str, injected: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    check_settings({**SETTINGS, **setting, "evolution": [MagnitudeMutation()]})
-    assert ("others get nothing of it: add eigen2.erl.evolution.Injection" in caplog.text) == warned
-    caplog.clear()
-    check_settings({**SETTINGS, **setting, "evolution": [Injection(), MagnitudeMutation()]})
-    assert not caplog.text
+    operators = [*([Injection()] if injected else []), MagnitudeMutation()]
+    fit(AIM, **setting, evolution=operators)
+    messages = [record.getMessage() for record in caplog.records if "Injection" in record.getMessage()]
+    assert len(messages) == bool(warned and not injected)
+    assert all(warned in message for message in messages)
 
 
 @pytest.mark.parametrize(("hidden", "head", "trunk"), [((8, 4), 4 * 2 + 2, 3 * 8 + 8 + 8 * 4 + 4), ((), 3 * 2 + 2, 0)])
