@@ -116,9 +116,9 @@ class MemoryProfiler(Callback):
         snapshot = self._take("generation")
         for logger in trainer.loggers:
             logger.log_metrics(snapshot.metrics(), step=trainer.current_epoch)
-        if watch := self._watch:
-            self._print_once(watch.generation_end(snapshot))
-            self.leak = watch.leak
+        if self._watch is not None:
+            self._print_once(self._watch.generation_end(snapshot))
+            self.leak = self._watch.leak
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Print a summary and the verdict, once."""
@@ -182,7 +182,7 @@ class MemoryProfiler(Callback):
         return snapshot
 
     def _measure(self, phase: str, before: MemorySnapshot | None, whole: bool = False) -> MemorySnapshot:
-        """Measure the memory, and if `whole` all that RSS consists of."""
+        """Measure process and owners, of which phases show only what fills; if `whole` all that RSS consists of."""
         generation, owners = self._running[0].current_epoch if self._running else 0, self._owners()
         if not whole and phase != "generation":  # to walk through all that they hold takes some milliseconds
             owners = {name: owner for name, owner in owners.items() if isinstance(owner, Filling)}

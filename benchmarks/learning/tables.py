@@ -45,14 +45,16 @@ def against_table(figures: Figures) -> str:
 
 def variants_table(name: str, own: Figures, *others: Figures) -> str:
     """Return by how much the only variant of `own`, called `name`, beats all others, market by market."""
-    (rows,) = own["runs"].values()
-    variants: Runs = {variant: rows for figures in others for variant, rows in figures["runs"].items()}
-    return _differences(name, rows, {variant: (rows, *WHO) for variant, rows in variants.items()})
+    (own_rows,) = own["runs"].values()
+    variants = {variant: (rows, *WHO) for figures in others for variant, rows in figures["runs"].items()}
+    return _differences(name, own_rows, variants)
 
 
 def _differences(name: str, own: list[Row], others: dict[str, tuple[list[Row], str, str]]) -> str:
+    """Return the table of `own` less the values of these names in the rows of others, of the same markets."""
     lines = []
     for other, (rows, *theirs) in others.items():
+        assert [row["seed"] for row in rows] == [row["seed"] for row in own], f"{other} was played on other markets"
         gains = [_values(own, who) - _values(rows, their) for who, their in zip(WHO, theirs, strict=True)]
         better = " and ".join(str(int((gain > 0).sum())) for gain in gains) + f" of {len(rows)}"
         lines.append({"name": other, "champion": interval(gains[0]), "agents": interval(gains[1]), "better": better})

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from types import FunctionType, ModuleType
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -24,7 +24,6 @@ _NAMESPACES = type, ModuleType
 _COLLECTIONS = list, tuple, set, frozenset, deque
 
 
-@runtime_checkable
 class MemoryOwner(Protocol):
     """A module, data module, callback, logger or checkpoint plugin that lists what its parts hold."""
 

@@ -1,7 +1,7 @@
 """Take snapshots of the memory of the process, and format them as tables."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 
 from eigen2.memory import process
 from eigen2.memory.owners import Filling, Held, MappedFiles, account
@@ -17,7 +17,7 @@ class MemorySnapshot(ProcessMemory):
     generation: int  # the Trainer's epoch
     phase: str  # `baseline` (start of training), an announced phase, `validate`, `generation` (end), or a label
     delta_bytes: int  # growth of `rss_bytes` since the snapshot before; 0 in the baseline
-    held: Mapping[str, Held] = field(default_factory=dict)  # what each owner holds
+    held: Mapping[str, Held] = field(default_factory=dict)  # what each owner holds; in a phase of each `Filling`
     filling: tuple[str, ...] = ()  # owners that grow up to a known size
     mappings: tuple[int, int] = (0, 0)  # libraries' data, and free pieces of the C heap; only where asked for
 
@@ -73,11 +73,11 @@ def take_snapshot(
     """
     memory = process.measure()  # first: what follows allocates memory itself
     return MemorySnapshot(
-        **asdict(memory),
+        **{column.name: getattr(memory, column.name) for column in fields(ProcessMemory)},
         generation=generation,
         phase=phase,
         delta_bytes=0 if before is None else memory.rss_bytes - before.rss_bytes,
-        held=account(owners, files),
+        held=account(owners, files) if owners else {},
         filling=tuple(name for name, owner in owners.items() if isinstance(owner, Filling) and not owner.full),
         mappings=process.measure_mappings() if mappings else (0, 0),
     )

@@ -387,6 +387,9 @@ def test_a_buffer_that_fills_is_no_leak_and_an_unbounded_one_is(ends: bool, tmp_
     leak, printed = in_fork(found, tmp_path, GarbageCollector(), Buffer(ends), MemoryProfiler(), epochs=10)
     assert printed.count("verdict: healthy") == ends
     assert printed.count("holder  ") == (not ends)  # a table for the leak alone
+    held = {row["owner_buffer_bytes"] for row in read(tmp_path / "memory.csv") if row["phase"] == "train"}
+    # the growth of what fills is known, and subtracted, in every phase
+    assert held == ({str(400_000 * rows) for rows in range(10)} if ends else {""})
     if ends:
         assert leak is None
     else:
