@@ -197,18 +197,12 @@ def build_panel(
         file: name of the table's file, for the command that repairs it.
 
     Raises:
-        UserError: when no row is usable, a price is infinite, a (date, ticker) appears twice, an indicator is unknown
-            or has no value, no day is left for training, the table has none of the scale's tickers, or the panel does
-            not fit into memory.
+        UserError: no row is usable, a price is infinite, a (date, ticker) appears twice, an indicator is unknown or
+            has no value, no day is left for training, no ticker is the scale's, or the panel does not fit into memory.
     """
     own = tuple(features) if scale is None else scale.own_features
-    check_features(own, prices_long.columns)
-    check_finite(prices_long, (*PRICE_COLUMNS, *own))
-    prices_long = prices_long if scale is None else _known_rows(prices_long, scale)
-    names = tuple(sorted(set(indicators))) if scale is None else scale.indicators
-    rows = select_rows(prices_long, names if scale is None else sorted({*names} & {*prices_long["ticker"]}))
-    tickers = tuple(rows.groups) if scale is None else scale.tickers
-    units = np.ones(len(tickers)) if scale is None else scale.units
+    prices_long, names, rows = _select(prices_long, indicators, own, scale)
+    tickers, units = (scale.tickers, scale.units) if scale else (tuple(rows.groups), np.ones(len(rows.groups)))
     counts = validation_days, holdout_days, validation_spans
     splits = Splits.from_dates(rows.dates, *counts, validation_from, holdout_from)
     shape, features_each = (len(rows.dates), len(tickers)), len(FEATURES) + len(own)
@@ -235,8 +229,21 @@ def build_panel(
     for line in repair_lines(checks, file):
         log.warning("%s", line)
     prices, covered = _with_members(prices, membership, tickers, rows.dates)
-    valid = _normalise(normalised, scale)
+    valid = _normalise(normalised, scale)  # in place
     return MarketPanel(rows.dates, scale, normalised, valid, prices, traded_value, splits, covered)
+
+
+def _select(
+    prices_long: pd.DataFrame, indicators: Iterable[str], own: Sequence[str], scale: FeatureScale | None
+) -> tuple[pd.DataFrame, tuple[str, ...], PanelRows]:
+    """Check the table; return the rows that the scale knows, the names of indicators, and days and tickers to keep."""
+    check_features(own, prices_long.columns)
+    check_finite(prices_long, (*PRICE_COLUMNS, *own))
+    if scale is None:
+        names = tuple(sorted(set(indicators)))
+        return prices_long, names, select_rows(prices_long, names)
+    known = _known_rows(prices_long, scale)
+    return known, scale.indicators, select_rows(known, sorted({*scale.indicators} & {*known["ticker"]}))
 
 
 def _with_members(
