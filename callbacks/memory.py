@@ -14,7 +14,7 @@ from callbacks.budget import MemoryBudgetExceeded
 from eigen2.files import Folder
 from eigen2.memory.csvfile import ResumableCsv
 from eigen2.memory.leaks import AFTER, Leak, LeakWatch
-from eigen2.memory.owners import Filling, MappedFiles, owners_of
+from eigen2.memory.owners import MappedFiles, owners_of
 from eigen2.memory.process import GB, MB
 from eigen2.memory.snapshot import MemorySnapshot, format_owners, format_summary, take_snapshot
 
@@ -182,10 +182,9 @@ class MemoryProfiler(Callback):
         return snapshot
 
     def _measure(self, phase: str, before: MemorySnapshot | None, whole: bool = False) -> MemorySnapshot:
-        """Measure process and owners, of which phases show only what fills; if `whole` all that RSS consists of."""
-        generation, owners = self._running[0].current_epoch if self._running else 0, self._owners()
-        if not whole and phase != "generation":  # to walk through all that they hold takes some milliseconds
-            owners = {name: owner for name, owner in owners.items() if isinstance(owner, Filling)}
+        """Measure the process; at the end of a generation its owners too; if `whole` all that RSS consists of."""
+        generation = self._running[0].current_epoch if self._running else 0
+        owners = self._owners() if whole or phase == "generation" else {}  # to walk through them takes milliseconds
         return take_snapshot(generation, phase, owners, before, whole, self._files)
 
     def _print_once(self, lines: list[str]) -> None:

@@ -128,7 +128,7 @@ def _text(value: Any) -> str:
         if "\n" in value or "\r" in value:
             raise ValueError(f"a CSV cell holds a single line, not {value!r}")
         return value
-    if isinstance(value, Integral):
+    if isinstance(value, (int, Integral)):  # asked for int first, which is faster
         return str(int(value))
     number = float(value)  # as the repr of a NumPy scalar includes its type
     return "" if math.isnan(number) else repr(number)

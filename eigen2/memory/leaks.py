@@ -2,7 +2,7 @@
 
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -92,9 +92,7 @@ class LeakWatch:
 
     def phase_end(self, snapshot: MemorySnapshot) -> None:
         """Record the snapshot at the end of a phase."""
-        self._filling.update(snapshot.filling)
-        filling = sum(snapshot.held[name].anonymous for name in self._filling if name in snapshot.held)
-        levels = {name: level - filling * (name in _WITH_OWNERS) for name, level in snapshot.levels().items()}
+        levels = snapshot.levels()
         for name, level in levels.items() if self._before else ():
             key = f"{name} in {snapshot.phase}"
             self._deltas[key] = self._deltas.get(key, 0) + level - self._before[name]
@@ -106,10 +104,13 @@ class LeakWatch:
         deltas, self._deltas = self._deltas, {}
         if self._tracer is not None:
             return self._end_trace() if self._tracer.generation_end() else []
+        self._filling.update(snapshot.filling)
+        filling = sum(snapshot.held[name].anonymous for name in self._filling if name in snapshot.held)
         owners = {f"owner {name}": held.total for name, held in snapshot.held.items() if name not in self._filling}
+        levels = {name: level - filling * (name in _WITH_OWNERS) for name, level in snapshot.levels().items()}
         if self._traced:
-            self._kept_by_traces, self._traced = self._jumps(snapshot.generation), False
-        levels = {name: level - self._kept_by_traces.get(name, 0) for name, level in self._before.items()}
+            self._kept_by_traces, self._traced = self._jumps(snapshot.generation, levels), False
+        levels = {name: level - self._kept_by_traces.get(name, 0) for name, level in levels.items()}
         self.trend.add(snapshot.generation, {"rss": snapshot.rss_bytes, **levels, **owners, **deltas})
         earlier, self.leak = self.leak, self._find_leak()
         if self.leak is None:
@@ -175,14 +176,14 @@ class LeakWatch:
         self._write()
         return self.summary()
 
-    def _jumps(self, generation: int) -> dict[str, float]:
+    def _jumps(self, generation: int, now: Mapping[str, float]) -> dict[str, float]:
         """Return how far each judged level now lies above where its growth before the trace would have led."""
         generations, jumps = self.trend.generations, {}
         for name, verdict in self.verdicts.items():
             levels = self.trend.series[name]
             rates = (np.diff(levels) / np.diff(generations))[WARM_UP:][-3:]
             rate = _rate(verdict) or (float(np.median(rates)) if rates.size else 0.0)
-            jumps[name] = self._before[name] - levels[-1] - rate * (generation - int(generations[-1]))
+            jumps[name] = now[name] - levels[-1] - rate * (generation - int(generations[-1]))
         return jumps
 
     def _find_leak(self) -> Leak | None:

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
-from jaxtyping import Float64, Int64
+from jaxtyping import Int64
 from torch import Tensor, nn
 
 _MAPS = Path("/proc/self/maps")
@@ -62,23 +62,16 @@ class MappedFiles:
 
     def __init__(self) -> None:
         self._files = np.zeros(2, np.int64)
-        self._known: set[tuple[int, int]] = set()
+        self._known: set[tuple[int, ...]] = set()
 
-    def count(
-        self,
-        starts: Int64[np.ndarray, " spans"],
-        stops: Int64[np.ndarray, " spans"],
-        edges: Int64[np.ndarray, " edges"],
-    ) -> Float64[np.ndarray, " pieces"]:
+    def count(self, spans: Int64[np.ndarray, "spans 2"], edges: Int64[np.ndarray, " edges"]) -> np.ndarray:
         """Return the bytes in files of the pieces between the ascending edges of spans; of small ones perhaps none."""
-        large = stops - starts >= _LARGE
-        asked = {*zip(starts[large].tolist(), stops[large].tolist(), strict=True)}
+        asked = {*map(tuple, spans[np.diff(spans)[:, 0] >= _LARGE].tolist())}
         if not asked <= self._known:
             self._files = mapped_files()
         self._known = asked
         below = np.cumsum(np.diff(self._files, prepend=self._files[:1]) * (np.arange(self._files.size) % 2))
-        pieces: np.ndarray = np.diff(np.interp(edges, self._files, below)).round()
-        return pieces
+        return np.asarray(np.diff(np.interp(edges, self._files, below)).round())
 
 
 def account(owners: Mapping[str, object], files: MappedFiles | None = None) -> dict[str, Held]:
@@ -87,20 +80,20 @@ def account(owners: Mapping[str, object], files: MappedFiles | None = None) -> d
     A tensor counts with its whole storage and a view with the whole array it views, since these stay alive.
     """
     values = [owner.value if isinstance(owner, Filling) else owner for owner in owners.values()]
-    spans = [
-        (device, start, stop, place)
-        for place, value in enumerate(values)
-        for device, start, stop in {span for array in arrays_in(value) for span in spans_of(array)}
-    ]
-    offsets = {name: n * _DEVICE for n, name in enumerate(dict.fromkeys(("cpu", *(device for device, *_ in spans))))}
-    table = np.array([(offsets[device] + start, offsets[device] + stop, place) for device, start, stop, place in spans])
-    starts, stops, places = table.reshape(-1, 3).astype(np.int64).T
-    edges = np.unique(np.concatenate((starts, stops)))
+    holders: dict[tuple[str, int, int], int] = {}
+    for place, value in enumerate(values):
+        for array in arrays_in(value):
+            for span in spans_of(array):
+                holders.setdefault(span, place)
+    devices = dict.fromkeys(("cpu", *(device for device, _, _ in holders)))
+    offsets = {device: n * _DEVICE for n, device in enumerate(devices)}
+    spans = np.array([(offsets[device] + start, offsets[device] + stop) for device, start, stop in holders], np.int64)
+    edges, spans = np.sort(spans, axis=None), spans.reshape(-1, 2)
     holder = np.full(max(edges.size - 1, 0), -1)
-    for first, last, place in zip(*np.searchsorted(edges, (starts[::-1], stops[::-1])), places[::-1], strict=True):
+    for (first, last), place in reversed([*zip(np.searchsorted(edges, spans).tolist(), holders.values(), strict=True)]):
         holder[first:last] = place
     gpu = (edges[:-1] >= _DEVICE) * np.diff(edges)
-    mapped = (files or MappedFiles()).count(starts, stops, edges)
+    mapped = (files or MappedFiles()).count(spans, edges)
 
     def total(sizes: np.ndarray) -> list[int]:
         held: list[int] = np.bincount(holder + 1, sizes, len(values) + 1)[1:].astype(np.int64).tolist()

@@ -8,6 +8,7 @@ from eigen2.memory.owners import Filling, Held, MappedFiles, account
 from eigen2.memory.process import GB, MB, ProcessMemory
 
 LARGEST = 4  # owners that the summary names
+COUNTED = 2, 3  # of every 5 generations those in whose phases small Python objects count, which takes half of the time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,7 +18,7 @@ class MemorySnapshot(ProcessMemory):
     generation: int  # the Trainer's epoch
     phase: str  # `baseline` (start of training), an announced phase, `validate`, `generation` (end), or a label
     delta_bytes: int  # growth of `rss_bytes` since the snapshot before; 0 in the baseline
-    held: Mapping[str, Held] = field(default_factory=dict)  # what each owner holds; in a phase of each `Filling`
+    held: Mapping[str, Held] = field(default_factory=dict)  # what each owner holds; empty in a phase
     filling: tuple[str, ...] = ()  # owners that grow up to a known size
     mappings: tuple[int, int] = (0, 0)  # libraries' data, and free pieces of the C heap; only where asked for
 
@@ -31,12 +32,12 @@ class MemorySnapshot(ProcessMemory):
         libraries, free = self.mappings
         owned = sum(held.anonymous for held in self.held.values())
         parts = {
-            "Python objects": self.python_bytes,
+            "Python objects": self.python_bytes or 0,
             "C heap": max(0, (self.heap_bytes or 0) - owned),
             "libraries' data": libraries,
             "mapped files": self.file_bytes or 0,
             "shared memory": self.shared_bytes,
-            "free": free + max(0, self.arena_bytes - self.python_bytes),
+            "free": free + max(0, (self.arena_bytes or 0) - (self.python_bytes or 0)),
         }
         return {**parts, "unaccounted": self.rss_bytes - owned - sum(parts.values())}
 
@@ -69,9 +70,10 @@ def take_snapshot(
 ) -> MemorySnapshot:
     """Measure the memory of the process and of its owners after a phase, and the growth since the snapshot before.
 
-    With `mappings`, which takes 20 ms, all that the RSS consists of is measured (`MemorySnapshot.others`).
+    With `mappings`, in 20 ms, all that the RSS consists of is measured (`MemorySnapshot.others`).
     """
-    memory = process.measure()  # first: what follows allocates memory itself
+    objects = mappings or phase == "generation" or generation % 5 in COUNTED
+    memory = process.measure(objects)  # first: what follows allocates memory itself
     return MemorySnapshot(
         **{column.name: getattr(memory, column.name) for column in fields(ProcessMemory)},
         generation=generation,
