@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from lightning.pytorch.callbacks import ModelCheckpoint, Timer
     from lightning.pytorch.strategies.launchers import _SubprocessScriptLauncher
     from torch import Tensor
+    from torch.fx import GraphModule
     from torch.nn import Module
     from torch.utils.tensorboard import SummaryWriter
 
@@ -119,22 +120,42 @@ def replace_parameter(module: Module, name: str, value: Tensor) -> None:
     module._parameters[name] = value  # type: ignore[assignment]
 
 
+def intercept(handle: Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]) -> AbstractContextManager[Any]:
+    """Return a context in which `handle(operation, args, kwargs)` makes torch's operations and returns their results.
+
+    Those of backward passes are among them.
+    """
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class Intercept(TorchDispatchMode):  # type: ignore[no-untyped-call]
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            return handle(func, args, kwargs or {})
+
+    mode: AbstractContextManager[Any] = Intercept()  # type: ignore[no-untyped-call]
+    return mode
+
+
 def watch_results(callback: Callable[[Tensor], None]) -> AbstractContextManager[Any]:
     """Return a context in which `callback` receives every tensor that torch computes, backward passes included."""
     from torch import Tensor
-    from torch.utils._python_dispatch import TorchDispatchMode
     from torch.utils._pytree import tree_leaves
 
-    class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
-        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            results = func(*args, **(kwargs or {}))
-            for leaf in tree_leaves(results):
-                if isinstance(leaf, Tensor):
-                    callback(leaf)
-            return results
+    def handle(operation: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        results = operation(*args, **kwargs)
+        for leaf in tree_leaves(results):
+            if isinstance(leaf, Tensor):
+                callback(leaf)
+        return results
 
-    watch: AbstractContextManager[Any] = Watch()  # type: ignore[no-untyped-call]
-    return watch
+    return intercept(handle)
+
+
+def compile_graph(module: GraphModule, inputs: list[Tensor]) -> Callable[..., Any]:
+    """Return the graph compiled for these inputs, which it reads and writes where they lie."""
+    import torch._inductor
+
+    compiled: Callable[..., Any] = torch._inductor.compile(module, inputs)
+    return compiled
 
 
 def parser_options(parser: ArgumentParser) -> dict[str, argparse.Action]:

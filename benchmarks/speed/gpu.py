@@ -109,7 +109,7 @@ def trained(
     return {phase: module.clock.seconds[phase] / steps for phase in ("evaluate", "train")}
 
 
-def _graphs(recorded: bool, device: torch.device) -> Graphs:
+def _graphs(recorded: bool, device: torch.device, compiled: bool) -> Graphs:
     record = CudaGraph if device.type == "cuda" else lambda run: run
     return Graphs(record) if recorded else Graphs()
 

@@ -27,6 +27,7 @@ from eigen2.erl.evolution.statistics import SAMPLED_INPUTS, diversity_metrics
 from eigen2.erl.graphs import Graphs, graphs_for
 from eigen2.erl.heads import head_bytes
 from eigen2.erl.learners import Learner
+from eigen2.erl.learners.gradients import clear_gradients
 from eigen2.erl.population import Population
 from eigen2.erl.rollout import Rollout
 from eigen2.erl.row_adam import RowAdam
@@ -43,12 +44,13 @@ class PopulationModule(GenerationModule[RolloutDataModule]):
     """Module that trains a population of agents."""
 
     data_class = RolloutDataModule
-    make_graphs: Callable[[torch.device], Graphs] = staticmethod(graphs_for)
+    make_graphs: Callable[[torch.device, bool], Graphs] = staticmethod(graphs_for)
     remedy = "lower data.replay_capacity, data.batch_size, model.population_size, model.gradient_steps or windows"
     learners: int  # number of agents that learn by gradients; they come first
     shared: bool  # whether agents are heads on a trunk that they share
     learner: Learner
     operators: Sequence[Operator]
+    compiled: bool  # whether steps of training are compiled on a CPU
     micro_batches: int  # of a generation
     together: int = 1  # micro-batches that are computed at once, as one batch; they fit into a processor's caches
     parts: int = 1  # such batches of an optimizer step
@@ -107,7 +109,7 @@ class PopulationModule(GenerationModule[RolloutDataModule]):
                 resumed += 4 * weights * len(agents)  # this process's rows beside those of the population
             self.memory.require_temporary(temporary, resumed)
             data.allocate_replay(device, self.communicator)
-            self.tallies, self.graphs = make_tallies(len(agents), device), self.make_graphs(device)
+            self.tallies, self.graphs = make_tallies(len(agents), device), self.make_graphs(device, self.compiled)
             self.drawn_at_once = data.buffer.batches_at_once(most_learners * self.together * data.batch_size)
         if "population" not in self._modules:  # fitting or validating again continues with this population
             noise, windows = self.hparams["noise"], data.val_env.windows
@@ -139,6 +141,8 @@ class PopulationModule(GenerationModule[RolloutDataModule]):
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         """Return one Adam for the whole population; its moments have one row per agent."""
+        if self.graphs.recording:
+            clear_gradients(self.population)  # allocates them: recorded steps know their address
         networks = zip((self.population.actor, self.population.critic), self.learning_rates(), strict=True)
         return RowAdam([{"params": [rows], "lr": rate} for rows, rate in networks], self.graphs)
 

@@ -1,17 +1,18 @@
-"""Steps of training that run as they are, or, on a GPU, are recorded as CUDA graphs and replayed."""
+"""Steps of training that run as they are, or are compiled, or, on a GPU, recorded as CUDA graphs and replayed."""
 
 import logging
 from collections.abc import Callable, Hashable, Mapping
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from eigen2.erl.compiled import Compiled, Run
+
 log = logging.getLogger(__name__)
 
 WARM_UP = 3  # calls before a step is recorded: they allocate what it keeps, such as gradients and moments
-
-Run = Callable[[], None]
 
 
 class Graphs:
@@ -51,18 +52,13 @@ class _Step:
         options: tuple[Hashable, ...],
         record: Callable[[Run], Run],
     ) -> None:
-        own = self._tensors = {name: value.clone() for name, value in tensors.items()}
-
-        def run() -> None:
-            self._result = step(own, *options)
-
-        self._replay = record(run)
+        self._tensors = {name: value.clone() for name, value in tensors.items()}
+        self._replay = record(partial(step, self._tensors, *options))
 
     def __call__(self, tensors: Mapping[str, Tensor]) -> Any:
         for name, value in tensors.items():
             self._tensors[name].copy_(value)
-        self._replay()
-        return self._result
+        return self._replay()
 
 
 class CudaGraph:
@@ -76,30 +72,31 @@ class CudaGraph:
         self._run, self._calls = run, 0
         self._stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         self._graph: Any = None  # a torch.cuda.CUDAGraph
+        self._result: Any = None  # in the graph's memory
         self._can_be_recorded = True
 
-    def __call__(self) -> None:
-        """Make the operations once."""
+    def __call__(self) -> Any:
+        """Make the operations once, and return what the function returns."""
         if self._calls < WARM_UP:
             self._calls += 1
             current = torch.cuda.current_stream()
             self._stream.wait_stream(current)
             with torch.cuda.stream(self._stream):
-                self._run()
+                result = self._run()
             current.wait_stream(self._stream)
-            return
+            return result
         if self._graph is None and self._can_be_recorded:
             self._graph = self._record()
         if self._graph is None:
-            self._run()
-        else:
-            self._graph.replay()
+            return self._run()
+        self._graph.replay()
+        return self._result
 
     def _record(self) -> Any:
         graph = torch.cuda.CUDAGraph()
         try:
             with torch.cuda.graph(graph, stream=self._stream):
-                self._run()
+                self._result = self._run()
         except torch.cuda.OutOfMemoryError:
             raise
         except RuntimeError as error:
@@ -113,6 +110,9 @@ class CudaGraph:
         return graph
 
 
-def graphs_for(device: torch.device) -> Graphs:
-    """Return graphs that record steps if the device is a GPU: there, starting operations takes longer than they do."""
-    return Graphs(CudaGraph if device.type == "cuda" else None)
+def graphs_for(device: torch.device, compiled: bool = False) -> Graphs:
+    """Return graphs that record steps if the device is a GPU: there, starting operations takes longer than they do.
+
+    On a CPU they compile steps if `compiled` is set.
+    """
+    return Graphs(CudaGraph if device.type == "cuda" else Compiled if compiled else None)

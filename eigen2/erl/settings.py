@@ -62,8 +62,9 @@ def warn_without_injection(operators: Sequence[Operator], learners: int, populat
 def plain_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings but networks as plain values; learner and operators become class and attributes."""
     plain = {name: value for name, value in settings.items() if name not in ("actor", "critic")}
-    if plain["representation"] == "own":
-        del plain["representation"]  # so that checkpoints of earlier versions can be resumed
+    for name, default in (("representation", "own"), ("compile", False)):
+        if plain[name] == default:
+            del plain[name]  # so that checkpoints of earlier versions can be resumed
     operators = settings["evolution"]
     plain["learner"] = _plain(settings["learner"])
     plain["evolution"] = operators and {f"{i} {one.name}": _plain(one) for i, one in enumerate(operators)}

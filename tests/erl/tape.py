@@ -38,21 +38,23 @@ class Tape:
 
     recorded = replayed = 0  # of all tapes since a test set them to 0
 
-    def __init__(self, run: Callable[[], None]) -> None:
+    def __init__(self, run: Callable[[], Any]) -> None:
         self._run, self._calls = run, 0
+        self._result: Any = None
         self._operations: list[tuple[Any, Any, Any, Any]] = []
 
-    def __call__(self) -> None:
+    def __call__(self) -> Any:
         self._calls += 1
         if self._calls <= WARM_UP:
-            self._run()
-        elif self._calls == WARM_UP + 1:
+            return self._run()
+        if self._calls == WARM_UP + 1:
             Tape.recorded += 1
             with _Recorder(self._operations):
-                self._run()
+                self._result = self._run()
         else:
             Tape.replayed += 1
             self._replay()
+        return self._result
 
     @torch.no_grad()
     def _replay(self) -> None:

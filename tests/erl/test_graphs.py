@@ -11,6 +11,7 @@ import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor
 
+from eigen2 import compat
 from eigen2.erl.graphs import WARM_UP, CudaGraph, Graphs, graphs_for
 from eigen2.erl.learners import DDPG, TD3, Batch, Losses
 from eigen2.erl.module import ERLModule
@@ -31,6 +32,12 @@ RUNS: dict[str, dict[str, Any]] = {
 
 
 @pytest.fixture
+def uncompiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run recorded graphs operation by operation, each as it was recorded, in place of compiling them."""
+    monkeypatch.setattr(compat, "compile_graph", lambda module, inputs: module)
+
+
+@pytest.fixture
 def taped(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """Return a context in which modules record their steps on tapes."""
 
@@ -38,7 +45,7 @@ def taped(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     def context() -> Iterator[None]:
         Tape.recorded = Tape.replayed = 0
         with monkeypatch.context() as patch:
-            patch.setattr(ERLModule, "make_graphs", staticmethod(lambda device: Graphs(Tape)))
+            patch.setattr(ERLModule, "make_graphs", staticmethod(lambda *_: Graphs(Tape)))
             yield
         assert Tape.recorded
         assert Tape.replayed > Tape.recorded
@@ -70,6 +77,17 @@ def test_recorded_steps_have_the_same_bits(name: str, taped: Any, monkeypatch: p
     with taped():
         recorded = trained(**RUNS[name])
     check_same(direct, recorded)
+
+
+@pytest.mark.usefixtures("uncompiled")
+@pytest.mark.parametrize("name", RUNS)
+def test_steps_as_graphs_have_the_same_bits(
+    name: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    if name == "micro-batches":
+        monkeypatch.setattr("eigen2.erl.base.batches_together", lambda *_: 2)
+    check_same(trained(**RUNS[name]), trained(compile=True, **RUNS[name]))
+    assert not [line for line in caplog.messages if "cannot be compiled" in line]
 
 
 @dataclass

@@ -27,7 +27,7 @@ def test_recorded_updates_have_the_same_bits(words: tuple[str, ...], monkeypatch
 
     with FullScale(CONFIG) as full:
         direct = trained()
-        monkeypatch.setattr(ERLModule, "make_graphs", staticmethod(lambda device: Graphs(Tape)))
+        monkeypatch.setattr(ERLModule, "make_graphs", staticmethod(lambda *_: Graphs(Tape)))
         Tape.replayed = 0
         recorded = trained()
     assert Tape.replayed > 20
