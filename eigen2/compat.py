@@ -14,7 +14,7 @@ import os
 import re
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from multiprocessing import resource_tracker
 from typing import TYPE_CHECKING, Any
@@ -148,6 +148,22 @@ def watch_results(callback: Callable[[Tensor], None]) -> AbstractContextManager[
         return results
 
     return intercept(handle)
+
+
+def written(operation: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:
+    """Return the tensors among an operation's arguments that it writes to."""
+    arguments = operation._schema.arguments
+    given = dict(zip((argument.name for argument in arguments), args, strict=False)) | kwargs
+    values = [given.get(each.name) for each in arguments if each.alias_info is not None and each.alias_info.is_write]
+    return [each for value in values if value is not None for each in (value if isinstance(value, list) else [value])]
+
+
+def flatten(value: Any) -> tuple[list[Any], Callable[[Sequence[Any]], Any]]:
+    """Return the leaves of nested tuples, lists and dicts, and a function that makes the same of other leaves."""
+    from torch.utils._pytree import tree_flatten, tree_unflatten
+
+    leaves, structure = tree_flatten(value)
+    return leaves, lambda others: tree_unflatten(others, structure)
 
 
 def compile_graph(module: GraphModule, inputs: list[Tensor]) -> Callable[..., Any]:

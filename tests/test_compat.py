@@ -1,6 +1,7 @@
 """Private names of other libraries stand in eigen2/compat.py alone, and each still does what it is used for."""
 
 import ast
+import importlib
 import inspect
 import subprocess
 import sys
@@ -86,6 +87,25 @@ def check_watch_results() -> None:
     assert seen == [3, 1, 2]
 
 
+def check_written() -> None:
+    aten, one, two = torch.ops.aten, torch.ones(1), torch.ones(1)
+    assert compat.written(aten.add_.Tensor, (one, two), {}) == [one]
+    assert compat.written(aten._foreach_add_.Scalar, ([one, two], 1), {}) == [one, two]
+    assert compat.written(aten.add.out, (one, one), {"out": two}) == [two]
+    assert compat.written(aten.add.Tensor, (one, two), {}) == []
+
+
+def check_flatten() -> None:
+    leaves, rebuild = compat.flatten((1, [2, None]))
+    assert rebuild([str(leaf) for leaf in leaves]) == ("1", ["2", "None"])
+
+
+def check_compile_graph() -> None:
+    """Only the signature: tests/erl/test_graphs.py compiles."""
+    inductor = importlib.import_module("torch._inductor")
+    assert [*inspect.signature(inductor.compile).bind("module", ["input"]).arguments] == ["gm", "example_inputs"]
+
+
 def check_reshape_fresh() -> None:
     weight = torch.ones(2, requires_grad=True)
     out = compat.reshape_fresh(2 * weight, (1, 2))
@@ -139,6 +159,9 @@ CHECKS: dict[str, Callable[[], None]] = {
     "torch: Module._parameters": check_replace_parameter,
     "torch: cuda.memory._record_memory_history, _snapshot, cuda._memory_viz": check_cuda_history,
     "torch: _python_dispatch.TorchDispatchMode, _pytree.tree_leaves": check_watch_results,
+    "torch: OpOverload._schema": check_written,
+    "torch: _pytree.tree_flatten, tree_unflatten": check_flatten,
+    "torch: _inductor.compile": check_compile_graph,
     "python: _PyObject_DebugMallocStats": check_small_object_bytes,
     "python: multiprocessing.resource_tracker.register": check_created_shared_memory,
     "jsonargparse: _actions, _typehint, _subcommands_action": check_parsers,

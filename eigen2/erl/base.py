@@ -144,7 +144,9 @@ class PopulationModule(GenerationModule[RolloutDataModule]):
         if self.graphs.recording:
             clear_gradients(self.population)  # allocates them: recorded steps know their address
         networks = zip((self.population.actor, self.population.critic), self.learning_rates(), strict=True)
-        return RowAdam([{"params": [rows], "lr": rate} for rows, rate in networks], self.graphs)
+        on_cpu = self.trainer.strategy.root_device.type == "cpu"
+        graphs = None if self.compiled and on_cpu else self.graphs  # the compiler does not know fused Adam
+        return RowAdam([{"params": [rows], "lr": rate} for rows, rate in networks], graphs)
 
     def evolution_context(self) -> EvolutionContext:
         """Return the state of the run that operators may depend on."""

@@ -1,18 +1,23 @@
 """Steps of training that run as they are, or are compiled, or, on a GPU, recorded as CUDA graphs and replayed."""
 
 import logging
-from collections.abc import Callable, Hashable, Mapping
-from functools import partial
+import operator
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from functools import cache, partial
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, fx
+from torch.fx.node import map_aggregate
 
-from eigen2.erl.compiled import Compiled, Run
+from eigen2 import compat
 
 log = logging.getLogger(__name__)
+aten = torch.ops.aten
 
 WARM_UP = 3  # calls before a step is recorded: they allocate what it keeps, such as gradients and moments
+
+Run = Callable[[], Any]
 
 
 class Graphs:
@@ -108,6 +113,116 @@ class CudaGraph:
             )
             return None
         return graph
+
+
+class Compiled:
+    """A function without arguments whose operations, backward passes included, are compiled as one graph.
+
+    They are recorded while it runs, and what it wrote is put back, so that already its first call runs compiled, and a
+    resumed run has the bits of one that never stopped. One that cannot be compiled runs as it is, after a warning.
+    """
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._compiled: Run | None = None
+
+    def __call__(self) -> Any:
+        """Make the operations once, and return what the function returns."""
+        if self._compiled is None:
+            try:
+                record(self._run)  # allocates what the function keeps
+                self._compiled = _compile(*record(self._run))
+            except Exception as error:  # whatever the compiler raises; an error of the function's own comes again
+                self._compiled = self._run
+                warn_once((str(error) or type(error).__name__).splitlines()[0])
+        return self._compiled()
+
+
+@cache
+def warn_once(reason: str) -> None:
+    """Warn once for each reason."""
+    log.warning(
+        "training steps run slower than they could, as they cannot be compiled (%s): learner and networks must not "
+        "read a tensor's value (item, if, boolean masks) or draw random numbers, and a C++ compiler must be installed; "
+        "else set model.compile to false",
+        reason,
+    )
+
+
+def _compile(recording: "Recording", result: Any) -> Run:
+    leaves, rebuild = compat.flatten(result)
+    recording.graph.output(tuple(map(recording.nodes, leaves)))
+    inputs = [tensor.detach() for tensor in recording.inputs]
+    with torch.no_grad():
+        compiled = compat.compile_graph(fx.GraphModule({}, recording.graph), inputs)
+
+    @torch.no_grad()
+    def run() -> Any:
+        return rebuild(compiled(*inputs))
+
+    return run
+
+
+def record(run: Run) -> tuple["Recording", Any]:
+    """Return the operations of a function and what it returns, after putting back what it wrote."""
+    recording = Recording()
+    try:
+        with compat.intercept(recording.add):
+            result = run()
+    finally:
+        recording.undo()
+    return recording, result
+
+
+class Recording:
+    """Operations as a graph, whose inputs are all tensors that no operation made."""
+
+    def __init__(self) -> None:
+        self.graph, self.inputs = fx.Graph(), list[Tensor]()
+        self._first: fx.Node | None = None  # operation
+        self._nodes: dict[int, fx.Node] = {}  # by the id of a tensor
+        self._tensors: list[Tensor] = []  # all of them: while they live, no other gets their id
+        self._before: list[tuple[Tensor, Tensor]] = []  # what was written to, and a copy from before
+
+    def nodes(self, value: Any) -> Any:
+        """Return what stands for a tensor in the graph, and anything else as it is."""
+        if not isinstance(value, Tensor):
+            return value
+        if id(value) not in self._nodes:
+            self.inputs.append(value)
+            with self.graph.inserting_before(self._first):
+                self._put(value, self.graph.placeholder(f"input_{len(self.inputs)}"))
+        return self._nodes[id(value)]
+
+    def add(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Make an operation and record it."""
+        if torch.Tag.nondeterministic_seeded in function.tags:
+            raise RuntimeError(f"{function} draws random numbers")
+        # a constant is an input, which later operations may change
+        recorded = aten.clone.default if function is aten.lift_fresh.default else function
+        node = self.graph.call_function(recorded, map_aggregate(args, self.nodes), map_aggregate(kwargs, self.nodes))
+        self._first = self._first or node
+        written = compat.written(function, args, kwargs)
+        self._before += [(tensor, tensor.detach().clone()) for tensor in written]
+        results = function(*args, **kwargs)
+        if isinstance(results, Tensor):
+            self._put(results, node)
+        elif isinstance(results, Sequence):
+            for place, result in enumerate(results):
+                self._put(result, self.graph.call_function(operator.getitem, (node, place)))
+        elif results is not None:
+            raise RuntimeError(f"{function} reads a tensor's value")
+        return results
+
+    @torch.no_grad()
+    def undo(self) -> None:
+        """Put back what operations wrote."""
+        for tensor, before in reversed(self._before):
+            tensor.copy_(before)
+
+    def _put(self, tensor: Tensor, node: fx.Node) -> None:
+        self._nodes[id(tensor)] = node
+        self._tensors.append(tensor)
 
 
 def graphs_for(device: torch.device, compiled: bool = False) -> Graphs:
