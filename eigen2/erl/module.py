@@ -50,8 +50,8 @@ class ERLModule(PopulationModule):
             and get a learner's actor by the operator Injection (1 to population_size; null: all learn and evolve).
         representation: own: every agent has all its weights; shared: the first agent learns alone, and the others are
             heads on the trunk of its actor, which only evolve and get its head by the operator Injection.
-        compile: compile optimizer steps on CPUs, which takes minutes at the start and makes long runs of small networks
-            faster; results agree with those of steps that are not compiled up to rounding.
+        compile: compile optimizer steps on CPUs, which takes a minute or more at the start and makes long runs faster;
+            results agree with those of steps that are not compiled up to rounding.
         learner: algorithm that trains agents by gradients: DDPG or TD3, or a class of your own.
         evolution: operators that keep or replace agents, by class; earlier ones choose first whom to replace; null
             trains the agents without evolution.
