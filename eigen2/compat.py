@@ -174,6 +174,13 @@ def compile_graph(module: GraphModule, inputs: list[Tensor]) -> Callable[..., An
     return compiled
 
 
+def compiler_cache() -> str:
+    """Return the folder in which torch's compiler keeps what it compiled."""
+    from torch._inductor.runtime.cache_dir_utils import cache_dir
+
+    return str(cache_dir())
+
+
 def parser_options(parser: ArgumentParser) -> dict[str, argparse.Action]:
     """Return the options and positional arguments of a jsonargparse parser by key, without those that print help."""
     return {

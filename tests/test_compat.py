@@ -106,6 +106,12 @@ def check_compile_graph() -> None:
     assert [*inspect.signature(inductor.compile).bind("module", ["input"]).arguments] == ["gm", "example_inputs"]
 
 
+def check_compiler_cache() -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TORCHINDUCTOR_CACHE_DIR", "/cache")
+        assert compat.compiler_cache() == "/cache"
+
+
 def check_reshape_fresh() -> None:
     weight = torch.ones(2, requires_grad=True)
     out = compat.reshape_fresh(2 * weight, (1, 2))
@@ -162,6 +168,7 @@ CHECKS: dict[str, Callable[[], None]] = {
     "torch: OpOverload._schema": check_written,
     "torch: _pytree.tree_flatten, tree_unflatten": check_flatten,
     "torch: _inductor.compile": check_compile_graph,
+    "torch: _inductor.runtime.cache_dir_utils.cache_dir": check_compiler_cache,
     "python: _PyObject_DebugMallocStats": check_small_object_bytes,
     "python: multiprocessing.resource_tracker.register": check_created_shared_memory,
     "jsonargparse: _actions, _typehint, _subcommands_action": check_parsers,

@@ -11,6 +11,7 @@ from torch import Tensor, fx
 from torch.fx.node import map_aggregate
 
 from eigen2 import compat
+from eigen2.errors import UserError
 
 log = logging.getLogger(__name__)
 aten = torch.ops.aten
@@ -119,7 +120,8 @@ class Compiled:
     """A function without arguments whose operations, backward passes included, are compiled as one graph.
 
     They are recorded while it runs, and what it wrote is put back, so that already its first call runs compiled, and a
-    resumed run has the bits of one that never stopped. One that cannot be compiled runs as it is, after a warning.
+    resumed run has the bits of one that never stopped. One that cannot be recorded runs as it is, after a warning; if
+    the compiler fails, which it may in one run and not in another, that is a UserError.
     """
 
     def __init__(self, run: Run) -> None:
@@ -131,11 +133,17 @@ class Compiled:
         if self._compiled is None:
             try:
                 record(self._run)  # allocates what the function keeps
-                self._compiled = _compile(*record(self._run))
-            except Exception as error:  # whatever the compiler raises; an error of the function's own comes again
+                recorded = record(self._run)
+            except CannotRecord as error:
                 self._compiled = self._run
-                warn_once((str(error) or type(error).__name__).splitlines()[0])
+                warn_once(str(error))
+            else:
+                self._compiled = _compile(*recorded)
         return self._compiled()
+
+
+class CannotRecord(RuntimeError):
+    """An operation that cannot be recorded, with the reason."""
 
 
 @cache
@@ -143,8 +151,7 @@ def warn_once(reason: str) -> None:
     """Warn once for each reason."""
     log.warning(
         "training steps run slower than they could, as they cannot be compiled (%s): learner and networks must not "
-        "read a tensor's value (item, if, boolean masks) or draw random numbers, and a C++ compiler must be installed; "
-        "else set model.compile to false",
+        "read a tensor's value (item, if, boolean masks) or draw random numbers; else set model.compile to false",
         reason,
     )
 
@@ -153,8 +160,15 @@ def _compile(recording: "Recording", result: Any) -> Run:
     leaves, rebuild = compat.flatten(result)
     recording.graph.output(tuple(map(recording.nodes, leaves)))
     inputs = [tensor.detach() for tensor in recording.inputs]
-    with torch.no_grad():
-        compiled = compat.compile_graph(fx.GraphModule({}, recording.graph), inputs)
+    try:
+        with torch.no_grad():
+            compiled = compat.compile_graph(fx.GraphModule({}, recording.graph), inputs)
+    except Exception as error:  # of any class
+        reason = (str(error) or type(error).__name__).splitlines()[0]
+        raise UserError(
+            f"training steps cannot be compiled ({reason}): install a C++ compiler, delete torch's cache "
+            f"{compat.compiler_cache()}, or set model.compile to false"
+        ) from error
 
     @torch.no_grad()
     def run() -> Any:
@@ -197,7 +211,7 @@ class Recording:
     def add(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Make an operation and record it."""
         if torch.Tag.nondeterministic_seeded in function.tags:
-            raise RuntimeError(f"{function} draws random numbers")
+            raise CannotRecord(f"{function} draws random numbers")
         # a constant is an input, which later operations may change
         recorded = aten.clone.default if function is aten.lift_fresh.default else function
         node = self.graph.call_function(recorded, map_aggregate(args, self.nodes), map_aggregate(kwargs, self.nodes))
@@ -211,7 +225,7 @@ class Recording:
             for place, result in enumerate(results):
                 self._put(result, self.graph.call_function(operator.getitem, (node, place)))
         elif results is not None:
-            raise RuntimeError(f"{function} reads a tensor's value")
+            raise CannotRecord(f"{function} reads a tensor's value")
         return results
 
     @torch.no_grad()

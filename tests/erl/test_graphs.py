@@ -17,6 +17,7 @@ from eigen2.erl.graphs import WARM_UP, Compiled, CudaGraph, Graphs, graphs_for, 
 from eigen2.erl.learners import DDPG, TD3, Batch, Losses
 from eigen2.erl.module import ERLModule
 from eigen2.erl.population import Population
+from eigen2.errors import UserError
 from tests.erl.evolution.builders import evolution
 from tests.erl.interrupted import check_resume
 from tests.erl.probe import AIM, Probe, fit
@@ -264,6 +265,17 @@ def test_a_learner_that_cannot_be_compiled_runs_as_it_is_after_one_warning(
     check_same(direct, compiled)
     (line,) = [message for message in caplog.messages if "cannot be compiled" in message]
     assert reason in line
+
+
+def test_a_compiler_that_fails_ends_the_run_as_its_results_would_differ(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any) -> None:
+        raise ImportError("file too short")
+
+    monkeypatch.setattr(compat, "compile_graph", fail)
+    with pytest.raises(
+        UserError, match=r"\(file too short\): install a C\+\+ compiler, .* or set model.compile to false"
+    ):
+        trained(compile=True)
 
 
 @pytest.mark.usefixtures("uncompiled")
