@@ -53,11 +53,11 @@ def _move(fires: Fires, cells: list[int], group: list[int], limit: Limit) -> boo
     """Move a group of the breaks in `cells`, by its places in there, to where it saves most; return whether it did."""
     if limit.reached():
         return False
-    burned = int(fires.burns.sum())
+    burned = fires.lost
     for place in group:
         fires.remove_break(cells[place])
     free = np.flatnonzero(fires.model.burnable & ~fires.breaks)
-    better, _ = _best(fires, free, len(group), int(fires.burns.sum()) - burned, CANDIDATES ** len(group), limit)
+    better, _ = _best(fires, free, len(group), fires.lost - burned, CANDIDATES ** len(group), limit)
     for place, cell in zip(group, better or [cells[place] for place in group], strict=True):
         cells[place] = cell
         fires.add_break(cell)
@@ -74,7 +74,7 @@ def _best(
     """
     by_gain = np.argsort(-fires.downstream[free], kind="stable")[:width]
     free, best = free[by_gain], list[int]()
-    gains, burned = fires.downstream[free], int(fires.burns.sum())
+    gains, burned = fires.downstream[free], fires.lost
     for number, cell in enumerate(free.tolist()):
         if gains[number : number + count].sum() <= most or limit.reached():
             break
@@ -83,7 +83,7 @@ def _best(
             cells, saved = [cell], fires.saved(cell)
         else:
             fires.add_break(cell)
-            gained = burned - int(fires.burns.sum())
+            gained = burned - fires.lost
             others, more = _best(fires, free[number + 1 :], count - 1, most - gained, width, limit)
             cells, saved = ([cell, *others], gained + more) if others else ([], most)
             fires.remove_break(cell)

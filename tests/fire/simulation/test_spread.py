@@ -134,7 +134,7 @@ def test_tree_sizes_are_those_of_the_slow_way(cells: int, seed: int) -> None:
     shuffled = rng.permutation(cells)
     moved = np.full_like(before, -1)
     moved[0, shuffled] = np.where(before[0] < 0, -1, shuffled[before[0]])
-    assert tree_sizes(moved, np.ones((1, cells), bool)).tolist() == [descendants(moved[0])]
+    assert tree_sizes(moved, np.ones((1, cells), bool), np.ones(cells, np.int64)).tolist() == [descendants(moved[0])]
 
 
 def same(one: Fires, other: Fires) -> bool:
