@@ -61,11 +61,7 @@ PLACE: dict[str, tuple[Any, Any, str]] = {
     "no_go": (str | None, None, "Raster that is not 0 where no break may be; null allows all cells."),
     "value": (str | None, None, "Raster of what burns with each cell, 0 or more, as houses; null counts cells."),
     **{name: (float | None, None, f"{text}; null is that of the fit.") for name, text in CONDITIONS.items()},
-    "winds": (
-        list[Wind] | None,
-        None,
-        "Several winds instead, as [{wind_speed: 9, wind_from: 270, weight: 0.7}, ...].",
-    ),
+    "winds": (list[Wind], [], "Several winds in place of one, as [{wind_speed: 9, wind_from: 270, weight: 0.7}, ...]."),
 }
 """Type, default (`...` if required) and help of each option of `fire place`."""
 
@@ -105,10 +101,10 @@ def _place(options: Namespace) -> None:
     kept = {"duration": "fire_simulation_max_duration", "wind_speed": "wind_speed", "wind_from": "wind_from"}
     fire = {name: fit[f"data.{key}"] if options[name] is None else options[name] for name, key in kept.items()}
     winds: tuple[Wind, ...] = (Wind(fire["wind_speed"], fire["wind_from"]),)
-    if options.winds is not None:
+    if options.winds:
         if options.wind_speed is not None or options.wind_from is not None:
             raise UserError("--winds replaces --wind_speed and --wind_from; give one or the other")
-        winds = tuple(Wind(**vars(wind)) for wind in options.winds)
+        winds = tuple(options.winds)
     plan = Plan(options.budget, fire["duration"], winds)
     region = read_region(RegionFiles(**vars(options.landscape)))
     costs = None if options.cost is None else read_on_grid(options.cost, region)
