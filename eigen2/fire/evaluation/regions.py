@@ -32,7 +32,7 @@ class Wind:
     Args:
         wind_speed: wind speed 10 m above the vegetation, in km/h (0 to 200).
         wind_from: direction the wind blows from, in degrees clockwise from north (0 to 360).
-        weight: share of the fires in this wind, relative to the other winds (above 0).
+        weight: how often it blows, relative to the other winds (above 0).
     """
 
     wind_speed: float
