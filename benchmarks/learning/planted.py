@@ -41,9 +41,8 @@ SMALL: dict[str, dict[str, Any]] = {  # settings that replace those of a variant
 }
 RULES = ("random", "momentum", "ridge", "filtered", "informed")
 HALVES = ("gradients alone", "evolution alone")
-TRUNKS = ("shared representation of days",)
 INJECTED = (Elitism(), Injection(), TournamentCrossover(), MagnitudeMutation())
-SEEDS = range(21, 37)
+SEEDS, OTHER_SEEDS = range(21, 37), range(41, 45)
 
 
 def _blurred_critic(sizes: Sizes) -> ColumnCritic:
@@ -58,8 +57,17 @@ def _plain_actor(sizes: Sizes) -> ColumnActor:
     return ColumnActor(_without_ridge(sizes))
 
 
+def _plain_day_actor(sizes: Sizes) -> DayColumnActor:
+    return DayColumnActor(_without_ridge(sizes))
+
+
 def _plain_critic(sizes: Sizes) -> ColumnCritic:
     return ColumnCritic(_without_ridge(sizes))
+
+
+def _shared(**changes: Any) -> dict[str, Any]:
+    """Return the settings of one trunk with a head for each agent, and changes of them."""
+    return {"model": {"representation": "shared", "evolution": INJECTED, "actor": DayColumnActor} | changes}
 
 
 VARIANTS: dict[str, dict[str, Any]] = {
@@ -78,11 +86,17 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "sharpness 0.25": {"model": {"critic": _blurred_critic}},
     "positions kept to their end": {"data": {"rules": TradingRules(early_close=False)}},
     "3 orders a day": {"data": {"rules": TradingRules(max_opens_per_day=3)}},
-    "shared representation of days": {
-        "model": {"representation": "shared", "evolution": INJECTED, "actor": DayColumnActor}
-    },
 }
 """Settings of each variant that differ from the defaults."""
+SHARED = {
+    "shared representation of days": _shared(),
+    "shared, learning rates of 0.0001": _shared(actor_lr=1e-4, critic_lr=1e-4),
+    "shared, 4 times the micro-batches": _shared(accumulate=8),
+    "shared, with both": _shared(accumulate=8, actor_lr=1e-4, critic_lr=1e-4),
+    "shared, without ridge forecasts": _shared(actor=_plain_day_actor, critic=_plain_critic),
+    "shared, without the critic's forecasts": _shared(learner=DDPG(forecast_weight=0.0)),
+}
+"""The same for agents with a shared representation."""
 
 
 def holdout_starts(data: MarketDataModule, windows: int = WINDOWS) -> list[int]:
@@ -120,7 +134,7 @@ def score_fitness(scores: np.ndarray, data: MarketDataModule, windows: int = WIN
 
 def measure(task: Task, settings: Settings, folder: Path) -> Row:
     """Train a variant on the market of a seed; evaluate champion, population and rules on its holdout."""
-    variant, small = VARIANTS[task.case], SMALL if settings["small"] else {}
+    variant, small = (VARIANTS | SHARED)[task.case], SMALL if settings["small"] else {}
     market = SyntheticMarket(seed=task.seed, **small.get("market", MARKET))
     module = ERLModule(**variant.get("model", {}) | small.get("model", {}))
     data = MarketDataModule(synthetic=market, **SIZES | variant.get("data", {}) | small.get("sizes", {}))
@@ -147,6 +161,7 @@ def _benchmark(variants: Iterable[str], seeds: Iterable[int], generations: int) 
 BENCHMARKS = {
     "planted": _benchmark(["erl"], SEEDS, generations=25),
     "halves": _benchmark(HALVES, SEEDS, generations=25),
-    "ablations": _benchmark([name for name in VARIANTS if name not in TRUNKS], [100], generations=20),
-    "trunks": _benchmark(TRUNKS, SEEDS, generations=25),
+    "ablations": _benchmark(VARIANTS, [100], generations=20),
+    "trunks": _benchmark([next(iter(SHARED))], SEEDS, generations=25),
+    "trunk-variants": _benchmark(SHARED, OTHER_SEEDS, generations=25),
 }

@@ -50,6 +50,12 @@ def variants_table(name: str, own: Figures, *others: Figures) -> str:
     return _differences(name, own_rows, variants)
 
 
+def shared_table(figures: Figures) -> str:
+    """Return by how much the first variant beats changes of it, market by market."""
+    (_, first), *others = figures["runs"].items()
+    return _differences("shared", first, {variant: (rows, *WHO) for variant, rows in others})
+
+
 def _differences(name: str, own: list[Row], others: dict[str, tuple[list[Row], str, str]]) -> str:
     """Return the table of `own` less the values of these names in the rows of others, of the same markets."""
     lines = []
@@ -88,6 +94,8 @@ PAGE = Page(
         "halves_machine": Block(partial(machines, ["halves"]), ("halves",)),
         "trunks": Block(partial(variants_table, "shared"), ("trunks", "planted", "halves")),
         "trunks_machine": Block(partial(machines, ["trunks"]), ("trunks",)),
+        "trunk_variants": Block(shared_table, ("trunk-variants",)),
+        "trunk_variants_machine": Block(partial(machines, ["trunk-variants"]), ("trunk-variants",)),
         "ablations": Block(ablation_table, ("ablations",)),
         "ablations_machine": Block(partial(machines, ["ablations"]), ("ablations",)),
     },

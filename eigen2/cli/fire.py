@@ -9,23 +9,25 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from jaxtyping import Float64
 from jsonargparse import Namespace
 
 from eigen2.cli.parser import Parser
 from eigen2.errors import UserError, require_range
 from eigen2.files import Folder, write
 from eigen2.fire.evaluation.placements import LARGEST_GRID, Cells, read_placements
-from eigen2.fire.evaluation.regions import Plan, place, write_breaks
+from eigen2.fire.evaluation.regions import Plan, Wind, judge, place, tail_mean, write_breaks
 from eigen2.fire.evaluation.validator import VARIABLE, Conditions, Score, require_pyretechnics, validate
 from eigen2.fire.landscapes.fuels import NON_BURNABLE
 from eigen2.fire.landscapes.landscape import synthetic
-from eigen2.fire.landscapes.rasters import RegionFiles, read_on_grid, read_region
+from eigen2.fire.landscapes.rasters import Region, RegionFiles, read_on_grid, read_region
 from eigen2.fire.networks import load_champion
 from eigen2.fire.simulation.baselines import PLACEMENTS
 from eigen2.fire.simulation.spread import Weather
 from eigen2.runtime.run_folder import find_checkpoint
 
 FIRE = {"duration": 240.0, "wind_speed": 15.0, "wind_from": 270.0}  # unless an option or --placements sets them
+WORST = 0.05  # share of the fires that burn most, whose mean loss (CVaR) `fire place` prints too
 CONDITIONS = {
     "duration": "Duration of a fire in minutes (above 0)",
     "wind_speed": "Wind speed 10 m above the vegetation, in km/h (0 to 200)",
@@ -57,7 +59,9 @@ PLACE: dict[str, tuple[Any, Any, str]] = {
     "output": (str, "breaks.tif", "GeoTIFF to write; outlines of the breaks go to a .geojson beside it."),
     "cost": (str | None, None, "Raster of the cost of a break in each cell (above 0); null makes all cells cost 1."),
     "no_go": (str | None, None, "Raster that is not 0 where no break may be; null allows all cells."),
+    "value": (str | None, None, "Raster of what burns with each cell, 0 or more, as houses; null counts cells."),
     **{name: (float | None, None, f"{text}; null is that of the fit.") for name, text in CONDITIONS.items()},
+    "winds": (list[Wind], [], "Several winds in place of one, as [{wind_speed: 9, wind_from: 270, weight: 0.7}, ...]."),
 }
 """Type, default (`...` if required) and help of each option of `fire place`."""
 
@@ -96,7 +100,12 @@ def _place(options: Namespace) -> None:
     network, fit = load_champion(Path(checkpoint))
     kept = {"duration": "fire_simulation_max_duration", "wind_speed": "wind_speed", "wind_from": "wind_from"}
     fire = {name: fit[f"data.{key}"] if options[name] is None else options[name] for name, key in kept.items()}
-    plan = Plan(options.budget, **fire)
+    winds: tuple[Wind, ...] = (Wind(fire["wind_speed"], fire["wind_from"]),)
+    if options.winds:
+        if options.wind_speed is not None or options.wind_from is not None:
+            raise UserError("--winds replaces --wind_speed and --wind_from; give one or the other")
+        winds = tuple(options.winds)
+    plan = Plan(options.budget, fire["duration"], winds)
     region = read_region(RegionFiles(**vars(options.landscape)))
     costs = None if options.cost is None else read_on_grid(options.cost, region)
     if costs is not None and (free := costs[costs <= 0]).size:
@@ -104,10 +113,31 @@ def _place(options: Namespace) -> None:
             f"{options.cost} holds {free[0]:g}; a break must cost more than 0, or have no data where none may be"
         )
     barred = None if options.no_go is None else np.nan_to_num(read_on_grid(options.no_go, region)) != 0
-    breaks = place(region, network, plan, costs, barred, lambda done: print(f"{done:.0%}", end="\r", file=sys.stderr))
+    values = None if options.value is None else _values(options.value, region)
+
+    def show(done: float) -> None:
+        print(f"{done:.0%}", end="\r", file=sys.stderr)
+
+    breaks = place(region, network, plan, costs, barred, values, show)
     outlines = write_breaks(output, region, breaks)
     share = breaks.sum() / max(int((~np.isin(region.landscape.fuel, NON_BURNABLE)).sum()), 1)
     print(f"{breaks.sum():,} breaks, {100 * share:.1f} % of the cells that burn, in {output} and {outlines}")
+    losses, hectares = judge(region, breaks, plan, values), region.landscape.cell_size**2 / 1e4
+    unit, scale = ("ha", hectares) if values is None else ("of the value", 1.0)
+    for text, part in (("a fire", 1.0), (f"the worst {WORST:.0%} of fires", WORST)):
+        before, after = (scale * tail_mean(each, losses.weights, part) for each in (losses.before, losses.after))
+        saved = f"{100 * (1 - after / before):.1f} % saved" if before else "nothing to save"
+        print(f"{text}: {before:,.1f} {unit} burned without breaks, {after:,.1f} with them on average, {saved}")
+
+
+def _values(path: str, region: Region) -> Float64[np.ndarray, "rows columns"]:
+    """Read what burns with each cell, 0 where data are missing."""
+    values: Float64[np.ndarray, "rows columns"] = np.nan_to_num(read_on_grid(path, region), nan=0.0)
+    if (wrong := values[~((values >= 0) & (values < np.inf))]).size:
+        raise UserError(f"{path} holds {wrong[0]:g}; a value must be 0 or more, and finite")
+    if not values[~np.isin(region.landscape.fuel, NON_BURNABLE)].any():
+        raise UserError(f"{path} holds no value above 0 where cells burn; give what is to be saved")
+    return values
 
 
 def _validate(options: Namespace) -> None:

@@ -1,12 +1,14 @@
 """`fit`, `validate` and `test`: Lightning's command line for the workloads."""
 
 import logging
+import os
 from collections.abc import Sequence
 from contextlib import nullcontext
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal
 
+import psutil
 import torch
 from lightning.fabric.plugins.environments.slurm import SLURMEnvironment
 from lightning.fabric.utilities.exceptions import MisconfigurationException
@@ -30,6 +32,7 @@ from eigen2.runtime.trainer_checks import check_config
 from eigen2.runtime.uploader import fetch_last
 
 log = logging.getLogger(__name__)
+IDLE_SECONDS = 0.2  # for which the cores' load is measured before a fit of more than one thread
 
 ERL = ("eigen2.erl.module", "ERLModule")
 WORKLOADS = {
@@ -103,6 +106,8 @@ class EigenCLI(LightningCLI):
         threads = int(self._get(self.config, "num_threads"))
         require_range("num_threads", threads, least=1, most=MOST_THREADS)
         torch.set_num_threads(threads)
+        if self.subcommand == "fit" and threads > 1:
+            warn_of_busy_cores(threads)
         try:
             MemoryBudget(**vars(self._get(self.config, "budget")))
         except ValueError as error:
@@ -193,6 +198,17 @@ class EigenCLI(LightningCLI):
             print(f"report       {write_report(root)}")
         except (OSError, UserError) as error:
             log.warning("could not write the report: %s", error)
+
+
+def warn_of_busy_cores(threads: int) -> None:
+    """Log a warning if fewer cores are idle than threads will compute: all of them wait for the slowest."""
+    if os.environ.get("LOCAL_RANK", "0") != "0":  # the first process of the machine is at work already
+        return
+    used = psutil.cpu_percent(IDLE_SECONDS, percpu=True)
+    idle = len(used) - sum(used) / 100
+    if round(idle) < threads:
+        text = "num_threads is %d, but only %.1f of %d cores are idle: threads that share a core slow all the others; "
+        log.warning(text + "lower it, or stop other programs", threads, idle, len(used))
 
 
 def add_run_arguments(parser: LightningArgumentParser) -> None:

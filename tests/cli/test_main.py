@@ -247,3 +247,32 @@ def test_a_reader_that_has_enough_is_no_error(tmp_path: Path) -> None:
     command = f"{sys.executable} -m eigen2.cli data inspect {sample_path()} | true"
     done = subprocess.run(["bash", "-o", "pipefail", "-c", command], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (1, "")
+
+
+@pytest.mark.parametrize(
+    ("load", "options", "said"),
+    [
+        ([97.0, 45.0], ["--num_threads=2"], "num_threads is 2, but only 0.6 of 2 cores are idle"),
+        ([12.0, 30.0], ["--num_threads=2"], ""),
+        ([97.0, 45.0], ["--num_threads=1"], ""),
+        ([12.0, 30.0], ["--num_threads=3"], "num_threads is 3, but only 1.6 of 2 cores are idle"),
+    ],
+)
+def test_a_fit_tells_that_too_few_cores_are_idle(
+    load: list[float],
+    options: list[str],
+    said: str,
+    caplog: pytest.LogCaptureFixture,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("psutil.cpu_percent", lambda *given, **more: load)
+    monkeypatch.setattr("torch.set_num_threads", lambda threads: None)
+    refusal(capsys, *options, "--model.population_size=0")  # once the threads are set
+    warnings = [record.getMessage() for record in caplog.records if "num_threads" in record.getMessage()]
+    assert len(warnings) == bool(said)
+    assert said in "".join(warnings)
+    caplog.clear()
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    refusal(capsys, *options, "--model.population_size=0")
+    assert not caplog.records

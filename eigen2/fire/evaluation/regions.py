@@ -1,11 +1,11 @@
 """Fuel breaks in a whole region, placed tile by tile by the agent, and their files for a GIS."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -17,9 +17,35 @@ from eigen2.files import replacing, write
 from eigen2.fire.landscapes.fuels import BARE, NON_BURNABLE
 from eigen2.fire.landscapes.landscape import Landscape
 from eigen2.fire.landscapes.rasters import Region
-from eigen2.fire.simulation.environment import FuelBreakEnv
+from eigen2.fire.simulation.environment import observe, rate_planes
+from eigen2.fire.simulation.spread import FireModel, Weather
 
 MISSING = 255  # in the raster of breaks, where the region lacks data
+VALUE_STEPS = 10_000  # whole steps in which the values of a window count, for exact sums; the least is one step
+CELLS_AT_ONCE = 16_000_000  # cells times fires that `judge` holds at a time, 12 bytes each
+
+
+@dataclass(frozen=True)
+class Wind:
+    """A wind and how often it blows.
+
+    Args:
+        wind_speed: wind speed 10 m above the vegetation, in km/h (0 to 200).
+        wind_from: direction the wind blows from, in degrees clockwise from north (0 to 360).
+        weight: how often it blows, relative to the other winds (above 0).
+    """
+
+    wind_speed: float
+    wind_from: float
+    weight: float = 1.0
+
+    def __post_init__(self) -> None:
+        require_range("weight", self.weight, above=0, most=1e9)
+        self.weather()
+
+    def weather(self) -> Weather:
+        """Return the weather of this wind; raise UserError if it is out of range."""
+        return Weather(self.wind_speed, self.wind_from)
 
 
 @dataclass(frozen=True)
@@ -32,8 +58,7 @@ class Plan:
 
     budget: float  # cost of all breaks over that of all cells that burn; without costs, the share of these cells
     duration: float = 240.0  # minutes that a fire burns
-    wind_speed: float = 15.0  # km/h
-    wind_from: float = 270.0  # degrees
+    winds: tuple[Wind, ...] = (Wind(15.0, 270.0),)  # each blows over the same fires
     fires: int = 256  # in random cells of each window
     tile: int = 48
     margin: int = 16
@@ -41,10 +66,19 @@ class Plan:
 
     def __post_init__(self) -> None:
         require_range("budget", self.budget, above=0, most=1)
+        require_range("duration", self.duration, above=0, most=1e9)
+        require_range("number of winds", len(self.winds), least=1)
         require_range("fires", self.fires, least=1)
         require_range("tile", self.tile, least=4)
         require_range("margin", self.margin, least=0)
         require_range("seed", self.seed, least=0)
+
+    @property
+    def weights(self) -> Float64[np.ndarray, " winds"]:
+        """Return the weights of the winds, which sum to 1."""
+        weights = np.array([wind.weight for wind in self.winds])
+        shares: Float64[np.ndarray, " winds"] = weights / weights.sum()
+        return shares
 
 
 def place(
@@ -53,15 +87,17 @@ def place(
     plan: Plan,
     costs: Float64[np.ndarray, "rows columns"] | None = None,
     barred: Bool[np.ndarray, "rows columns"] | None = None,
+    values: Float64[np.ndarray, "rows columns"] | None = None,
     progress: Callable[[float], None] = lambda share: None,
 ) -> Bool[np.ndarray, "rows columns"]:
     """Return where to place breaks, tile by tile; `progress` is called with the share of tiles done.
 
     Of the cells that a tile can pay for, the network's value above the lowest of the window, divided by the cell's
-    cost, decides. What a tile does not spend goes to the next. No break is placed where `barred`, or the cost is NaN.
+    cost, decides. What a tile does not spend goes to the next; it spends nothing once no fire burns a cell of some
+    value, 0 or more. No break is placed where `barred`, or the cost is NaN.
     """
     breaks = np.zeros(region.missing.shape, bool)
-    costs = np.ones(breaks.shape) if costs is None else costs
+    costs, values = (np.ones(breaks.shape) if layer is None else layer for layer in (costs, values))
     counted = ~np.isin(region.landscape.fuel, NON_BURNABLE) & np.isfinite(costs)
     allowed = counted if barred is None else counted & ~barred
     height, width = region.landscape.shape
@@ -75,50 +111,94 @@ def place(
         candidates = np.zeros_like(breaks[window])
         inside = np.s_[row - top : row - top + plan.tile, column - left : column - left + plan.tile]
         candidates[inside] = allowed[tile]
-        purse -= _place_tile(region.landscape, window, breaks[window], candidates, costs[window], purse, network, plan)
+        if candidates.any():
+            layers = {name: layer[window] for name, layer in region.landscape.layers().items()}
+            layers["fuel"] = np.where(breaks[window], BARE, layers["fuel"]).astype(np.int16)
+            landscape = Landscape(**layers, cell_size=region.landscape.cell_size)
+            models = _models(landscape, plan, values[window])
+            flat = candidates.reshape(-1), costs[window].reshape(-1)
+            chosen = _place_tile(models, *flat, purse, network, plan).reshape(candidates.shape)
+            breaks[window] |= chosen
+            purse -= float(costs[window][chosen].sum())
         progress(number / (len(rows) * len(columns)))
     return breaks
 
 
+def _models(landscape: Landscape, plan: Plan, values: Float64[np.ndarray, "rows columns"]) -> list[FireModel]:
+    """Return the fire model of each wind; values count in whole steps of the largest."""
+    steps = np.ceil(values.reshape(-1) * (VALUE_STEPS / (values.max() or 1.0))).astype(np.int64)
+    return [FireModel.of(landscape, wind.weather(), plan.duration, steps) for wind in plan.winds]
+
+
 def _place_tile(
-    landscape: Landscape,
-    window: tuple[slice, slice],
-    breaks: Bool[np.ndarray, "rows columns"],
-    candidates: Bool[np.ndarray, "rows columns"],
-    costs: Float64[np.ndarray, "rows columns"],
+    models: Sequence[FireModel],
+    candidates: Bool[np.ndarray, " cells"],
+    costs: Float64[np.ndarray, " cells"],
     purse: float,
     network: nn.Module,
     plan: Plan,
-) -> float:
-    """Place breaks, in place, in candidates of a window as long as the purse pays for one; return their cost."""
-    layers = {name: layer[window] for name, layer in landscape.layers().items()}
-    layers["fuel"] = np.where(breaks, BARE, layers["fuel"]).astype(np.int16)
-    open_to, price, spent = candidates.reshape(-1), costs.reshape(-1), 0.0
-    payable_at_most = np.searchsorted(np.sort(price[open_to]).cumsum(), purse + 1e-9, side="right")
-    if payable_at_most == 0:
-        return 0.0
-    env = FuelBreakEnv(
-        landscapes=[Landscape(**layers, cell_size=landscape.cell_size)],
-        ignitions=plan.fires,
-        fire_simulation_max_duration=plan.duration,
-        wind_speed=plan.wind_speed,
-        wind_from=plan.wind_from,
-    )
-    env.budget = int(payable_at_most)
-    observation, info = env.reset(seed=plan.seed)
-    done = False
-    while not done:
-        payable = info["action_mask"] & open_to & (price <= purse - spent + 1e-9)
-        if not payable.any():
+) -> Bool[np.ndarray, " cells"]:
+    """Return the candidates of a window chosen as breaks, as long as the purse pays for one."""
+    open_to, chosen = candidates & models[0].burnable, np.zeros(candidates.shape, bool)
+    payable_at_most = int(np.searchsorted(np.sort(costs[open_to]).cumsum(), purse + 1e-9, side="right"))
+    weights, rates = plan.weights.tolist(), rate_planes(models, plan.weights.tolist())
+    ignitions = models[0].draw(plan.fires, np.random.default_rng(plan.seed))
+    fires = [model.start(ignitions, trees=True) for model in models] if payable_at_most else []
+    for placed in range(payable_at_most):
+        payable = open_to & ~chosen & (costs <= purse + 1e-9)
+        if not payable.any() or not any(each.lost for each in fires):
             break
+        observation = observe(rates, (payable_at_most - placed) / payable_at_most, fires, weights)
         with torch.inference_mode():
             values = network(torch.from_numpy(observation[None]))[0].double().numpy()
-        worth = (values - values[info["action_mask"]].min()) / np.where(payable, price, 1.0)
+        burns = models[0].burnable & ~chosen
+        worth = (values - values[burns].min()) / np.where(payable, costs, 1.0)
         cell = int(np.where(payable, worth, -np.inf).argmax())
-        observation, _, done, _, info = env.step(cell)
-        breaks[divmod(cell, breaks.shape[1])] = True
-        spent += float(price[cell])
-    return spent
+        for each in fires:
+            each.add_break(cell)
+        chosen[cell] = True
+        purse -= float(costs[cell])
+    return chosen
+
+
+class Losses(NamedTuple):
+    """What each fire burns without and with breaks, and the probability of each fire."""
+
+    before: Float64[np.ndarray, " fires"]
+    after: Float64[np.ndarray, " fires"]
+    weights: Float64[np.ndarray, " fires"]  # sum to 1
+
+
+def judge(
+    region: Region,
+    breaks: Bool[np.ndarray, "rows columns"],
+    plan: Plan,
+    values: Float64[np.ndarray, "rows columns"] | None = None,
+) -> Losses:
+    """Burn `plan.fires` fires in each wind, in random cells of the whole region, other fires than those of `place`.
+
+    A loss is the sum of the values of the cells that a fire burns; without values, the number of cells.
+    """
+    worth = np.ones(breaks.size) if values is None else values.reshape(-1)
+    cells, losses = np.flatnonzero(breaks), []
+    for wind in plan.winds:
+        model = FireModel.of(region.landscape, wind.weather(), plan.duration)
+        if not model.burnable.any():
+            raise UserError("nothing burns in the region; look at its fuel")
+        ignitions = model.draw(plan.fires, np.random.default_rng([plan.seed, 1]))
+        for part in np.array_split(ignitions, -(-ignitions.size * breaks.size // CELLS_AT_ONCE)):
+            pair = [np.isfinite(model.start(part, each).arrival) for each in ([], cells.tolist())]
+            losses += [[worth[row].sum() for row in burned] for burned in zip(*pair, strict=True)]
+    before, after = np.array(losses, float).reshape(-1, 2).T
+    fires = len(before) // len(plan.winds)
+    return Losses(before, after, np.repeat(plan.weights / fires, fires))
+
+
+def tail_mean(losses: Float64[np.ndarray, " fires"], weights: Float64[np.ndarray, " fires"], share: float) -> float:
+    """Return the mean of the largest losses that together have a share of the probability: CVaR; the mean if 1."""
+    order = np.argsort(-losses, kind="stable")
+    taken = np.diff(np.minimum(weights[order].cumsum(), share), prepend=0.0)
+    return float(losses[order] @ taken / taken.sum())
 
 
 def write_breaks(output: Path, region: Region, breaks: Bool[np.ndarray, "rows columns"]) -> Path:

@@ -19,7 +19,8 @@ RATES = slice(0, 4)
 """Planes of the rates: how many cells fire crosses within its duration towards north, east, south and west."""
 BREAKS, BURNS, BUDGET, DOWNSTREAM = 4, 5, 6, 7
 """Planes, in this order: the breaks so far (255, elsewhere 0); how many fires burn a cell; the breaks left over the
-budget (255 at the start, 0 at the end, equal in all cells); how many cells burn through a cell."""
+budget (255 at the start, 0 at the end, equal in all cells); how many cells burn through a cell. Where cells have
+values, burning ones count by theirs over the largest in the landscape."""
 PLANES = 8
 LARGEST_LOG_RATE = 9.0  # log(1 + cells crossed) at 255 in the rate planes; e**9 are 8,100 cells, beyond any fire here
 FINEST = 256  # resolution of the downstream plane: 1 / FINEST of a cell per fire differs from none
@@ -131,14 +132,8 @@ class FuelBreakEnv(gymnasium.Env[NDArray[np.uint8], np.int64]):
         return self._observation(self.fires), 100.0 * (before - self._burned), done, False, info
 
     def _observation(self, fires: Fires) -> NDArray[np.uint8]:
-        planes = np.empty((PLANES, *self.shape), np.uint8)
-        planes[RATES] = self.scenes[self._landscape].planes
-        planes[BREAKS] = 255 * fires.breaks.reshape(self.shape)
-        planes[BURNS] = np.rint(255 * np.sqrt(fires.frequency)).reshape(self.shape)
-        planes[BUDGET] = round(255 * (self.budget - len(self.placed)) / self.budget)
-        through = np.log1p(FINEST / fires.ignitions.size * fires.downstream)
-        planes[DOWNSTREAM] = np.rint(255 / np.log1p(FINEST * fires.model.cells) * through).reshape(self.shape)
-        return planes
+        left = (self.budget - len(self.placed)) / self.budget
+        return observe(self.scenes[self._landscape].planes, left, [fires])
 
     def _info(self, fires: Fires) -> dict[str, Any]:
         return {
@@ -147,6 +142,36 @@ class FuelBreakEnv(gymnasium.Env[NDArray[np.uint8], np.int64]):
             "reduction": 1 - self._burned / self._start,
             "landscape": self._landscape,
         }
+
+
+def observe(
+    rates: UInt8[np.ndarray, "4 rows columns"], left: float, fires: Sequence[Fires], weights: Sequence[float] = (1.0,)
+) -> UInt8[np.ndarray, "planes rows columns"]:
+    """Return the planes for a share of the budget left (0 to 1), from fires in one wind or, by their weights, several.
+
+    The weights sum to 1; the fires differ only in the rates of their models.
+    """
+    model, shape, weighted = fires[0].model, rates.shape[1:], [*zip(weights, fires, strict=True)]
+    unit = max(int(model.values.max()), 1)
+    planes = np.empty((PLANES, *shape), np.uint8)
+    planes[RATES] = rates
+    planes[BREAKS] = 255 * fires[0].breaks.reshape(shape)
+    burned = sum(weight * each.frequency for weight, each in weighted) * (model.values / unit)
+    planes[BURNS] = np.rint(255 * np.sqrt(burned)).reshape(shape)
+    planes[BUDGET] = round(255 * left)
+    through = sum(weight / (each.ignitions.size * unit) * each.downstream for weight, each in weighted)
+    scale = 255 / np.log1p(FINEST * model.cells)
+    planes[DOWNSTREAM] = np.rint(scale * np.log1p(FINEST * through)).reshape(shape)
+    return planes
+
+
+def rate_planes(models: Sequence[FireModel], weights: Sequence[float] = (1.0,)) -> UInt8[np.ndarray, "4 rows columns"]:
+    """Return the rate planes of a model, or of the mean rates of several by their weights, which sum to 1."""
+    model = models[0]
+    rates = sum(weight * each.rates.astype(float) for weight, each in zip(weights, models, strict=True))
+    crossed = np.log1p(rates * (model.duration / model.cell_size))
+    planes = np.clip(np.rint(255 / LARGEST_LOG_RATE * crossed), 1, 255)
+    return np.where(model.burnable.reshape(model.shape), planes, 0).astype(np.uint8)
 
 
 def action_mask(observation: Any) -> Any:
@@ -166,7 +191,4 @@ def relative_reward(before: float, after: float, cells: int) -> float:
 
 def _scene(landscape: Landscape, weather: Weather, duration: float) -> Scene:
     model = FireModel.of(landscape, weather, duration)
-    crossed = np.log1p(model.rates.astype(float) * (model.duration / model.cell_size))
-    planes = np.clip(np.rint(255 / LARGEST_LOG_RATE * crossed), 1, 255)
-    burning = np.where(model.burnable.reshape(model.shape), planes, 0).astype(np.uint8)
-    return Scene(landscape, model, burning)
+    return Scene(landscape, model, rate_planes([model]))

@@ -52,8 +52,8 @@ def optimum(
     if len(start) > budget:
         raise ValueError(f"start has {len(start)} breaks, more than the budget of {budget}")
     unbroken = model.start(ignitions, trees=True)
-    before = int(unbroken.burns.sum())
-    best = Optimum(list(start), before - int(model.start(ignitions, start).burns.sum()), before)
+    before = unbroken.lost
+    best = Optimum(list(start), before - model.start(ignitions, start).lost, before)
     root, ties = _branch((), unbroken, 0, np.flatnonzero(model.burnable)), count()
     heap = [(-root.bound(budget), next(ties), root)]
     while heap and nodes > 0 and -heap[0][0] > best.saved:
@@ -65,7 +65,7 @@ def optimum(
         chosen = (*parent.chosen, int(parent.order[parent.first]))
         fires = model.start(ignitions, chosen, trees=left > 1)
         nodes -= 1
-        saved = before - int(fires.burns.sum())
+        saved = before - fires.lost
         if saved > best.saved:
             best = best._replace(cells=[*chosen], saved=saved)
         if left > 1 and later.first < later.order.size:

@@ -71,14 +71,22 @@ class FireModel:
 
     A cell burns if all of its `rates`, from `spread_rates`, are above 0; its number is `row * columns + column`. The
     size of a cell is in m, the duration of a fire in minutes (above 0), the graph in minutes from cell to neighbour.
+    `values` are what burns with each cell, whole numbers from 0; None counts cells, a value of 1 in each.
     """
 
-    def __init__(self, rates: Float32[np.ndarray, "4 rows columns"], cell_size: float, duration: float = 240.0) -> None:
+    def __init__(
+        self,
+        rates: Float32[np.ndarray, "4 rows columns"],
+        cell_size: float,
+        duration: float = 240.0,
+        values: Int64[np.ndarray, " cells"] | None = None,
+    ) -> None:
         require_range("fire_simulation_max_duration", duration, above=0, most=1e9)
         self.rates, self.cell_size, self.duration = rates, float(cell_size), float(duration)
         self.shape: tuple[int, int] = rates.shape[1:]
         self.burnable: Bool[np.ndarray, " cells"] = (rates > 0).all(0).reshape(-1)
         self.cells = self.burnable.size
+        self.values: Int64[np.ndarray, " cells"] = np.ones(self.cells, np.int64) if values is None else values
         rows, columns = self.shape
         cells = np.arange(self.cells).reshape(self.shape)
         bordered = np.pad(cells, 1, constant_values=-1)
@@ -91,9 +99,15 @@ class FireModel:
         self.graph = sparse.csr_array((minutes, (starts, ends)), shape=(self.cells, self.cells))
 
     @classmethod
-    def of(cls, landscape: Landscape, weather: Weather | None = None, duration: float = 240.0) -> "FireModel":
+    def of(
+        cls,
+        landscape: Landscape,
+        weather: Weather | None = None,
+        duration: float = 240.0,
+        values: Int64[np.ndarray, " cells"] | None = None,
+    ) -> "FireModel":
         """Return the model of a landscape in some weather, for fires of a duration in minutes."""
-        return cls(spread_rates(landscape, weather), landscape.cell_size, duration)
+        return cls(spread_rates(landscape, weather), landscape.cell_size, duration, values)
 
     def draw(self, ignitions: int, rng: np.random.Generator) -> Int64[np.ndarray, " fires"]:
         """Draw different cells that burn, all of them if there are fewer; return their sorted numbers."""
@@ -117,7 +131,7 @@ class Fires:
     Attributes:
         arrival: minutes from the start of each fire (fires, cells), inf where it does not arrive.
         burns: fires that burn each cell (cells,).
-        downstream: with `trees`, how many cells burned through each cell, itself included, in the shortest-path trees
+        downstream: with `trees`, the value that burned through each cell, itself included, in the shortest-path trees
             of all fires (cells,). A break in a cell saves at most this.
     """
 
@@ -134,15 +148,23 @@ class Fires:
         self.arrival: Float32[np.ndarray, "fires cells"] = np.full((ignitions.size, model.cells), np.inf, np.float32)
         self.burns: Int64[np.ndarray, " cells"] = np.zeros(model.cells, np.int64)
         self.downstream: Int64[np.ndarray, " cells"] = np.zeros(model.cells, np.int64)
-        self._sizes: Int32[np.ndarray, "fires cells"] | None = np.zeros(self.arrival.shape, np.int32) if trees else None
+        kind = np.int32 if model.values.sum() < 2**31 else np.int64
+        self._sizes: Int[np.ndarray, "fires cells"] | None = np.zeros(self.arrival.shape, kind) if trees else None
         for cell in breaks:
-            self._close(cell)
+            self._check(cell)
+            self.breaks[cell] = True
+        self._graph.data[self.breaks[self._graph.indices]] = np.inf
         self._burn(np.arange(ignitions.size))
 
     @property
+    def lost(self) -> int:
+        """Return the value that all fires burn together."""
+        return int(self.burns @ self.model.values)
+
+    @property
     def burned(self) -> float:
-        """Return the share of all cells that a fire burns, the mean over fires (0 to 1)."""
-        return float(self.burns.sum()) / max(self.arrival.size, 1)
+        """Return the share of all value that a fire burns, the mean over fires (0 to 1)."""
+        return self.lost / max(self.ignitions.size * int(self.model.values.sum()), 1)
 
     @property
     def frequency(self) -> Float64[np.ndarray, " cells"]:
@@ -151,7 +173,9 @@ class Fires:
 
     def add_break(self, cell: int) -> int:
         """Make a cell a break, recompute the fires that had reached it, and return their number."""
-        self._close(cell)
+        self._check(cell)
+        self._graph.data[self._graph.indices == cell] = np.inf
+        self.breaks[cell] = True
         reached = np.flatnonzero(np.isfinite(self.arrival[:, cell]))
         self._burn(reached)
         return reached.size
@@ -167,24 +191,21 @@ class Fires:
         self._burn(np.flatnonzero(np.isfinite(self.arrival[:, neighbours]).any(1) | (self.ignitions == cell)))
 
     def saved(self, cell: int) -> int:
-        """Return the cells, summed over fires, that a break in a cell would save; nothing changes."""
+        """Return the value, summed over fires, that a break in a cell would save; nothing changes."""
         self._check(cell)
         reached = np.flatnonzero(np.isfinite(self.arrival[:, cell]))
         whole = self._graph
         minutes = np.where(whole.indices == cell, np.inf, whole.data)
         graph = sparse.csr_array((minutes, whole.indices, whole.indptr), shape=whole.shape)
         passed = self._spread(reached[self.ignitions[reached] != cell], graph, trees=False)
-        after = sum(np.isfinite(arrival).sum() for _, arrival, _ in passed)
-        return int(np.isfinite(self.arrival[reached]).sum() - after)
+        burns = np.isfinite(self.arrival[reached]).sum(0)
+        for _, arrival, _ in passed:
+            burns -= np.isfinite(arrival).sum(0)
+        return int(burns @ self.model.values)
 
     def _check(self, cell: int) -> None:
         if not 0 <= cell < self.model.cells or not self.model.burnable[cell] or self.breaks[cell]:
             raise ValueError(f"cell {cell} cannot become a break; choose one that burns and is not a break yet")
-
-    def _close(self, cell: int) -> None:
-        self._check(cell)
-        self._graph.data[self._graph.indices == cell] = np.inf
-        self.breaks[cell] = True
 
     def _burn(self, fires: Int64[np.ndarray, " some"]) -> None:
         """Recompute some fires on the current graph."""
@@ -198,7 +219,7 @@ class Fires:
             self.arrival[rows] = arrival
             self.burns += np.isfinite(arrival).sum(0)
             if self._sizes is not None:
-                self._sizes[rows] = sizes = tree_sizes(before, np.isfinite(arrival))
+                self._sizes[rows] = sizes = tree_sizes(before, np.isfinite(arrival), self.model.values)
                 self.downstream += sizes.sum(0, dtype=np.int64)
 
     def _spread(
@@ -214,11 +235,13 @@ class Fires:
 
 
 def tree_sizes(
-    before: Int32[np.ndarray, "trees cells"], inside: Bool[np.ndarray, "trees cells"]
-) -> Int32[np.ndarray, "trees cells"]:
-    """Return how many cells hang from each cell of a tree, itself included: 1 at a leaf, 0 outside.
+    before: Int32[np.ndarray, "trees cells"],
+    inside: Bool[np.ndarray, "trees cells"],
+    values: Int64[np.ndarray, " cells"],
+) -> Int64[np.ndarray, "trees cells"]:
+    """Return the value of the cells that hang from each cell of a tree, itself included; 0 outside.
 
-    `before` is each cell's predecessor in its tree, negative at the root. Pointer doubling: each cell adds its count to
+    `before` is each cell's predecessor in its tree, negative at the root. Pointer doubling: each cell adds its sum to
     the cell 1, 2, 4, ... places nearer the root in turn.
     """
     nodes = np.flatnonzero(inside)
@@ -227,13 +250,13 @@ def tree_sizes(
     cell_before = before.reshape(-1)[nodes]
     up = place[np.where(cell_before >= 0, nodes - nodes % inside.shape[1] + cell_before, nodes)]
     up[cell_before < 0] = -1
-    count = np.ones(nodes.size)
+    count = values[nodes % inside.shape[1]].astype(float)
     active = np.flatnonzero(up >= 0)
     while active.size:
         nearer = up[active]
         count += np.bincount(nearer, count[active], nodes.size)
         up[active] = up[nearer]
         active = active[up[active] >= 0]
-    sizes = np.zeros(inside.shape, np.int32)
+    sizes = np.zeros(inside.shape, np.int64)
     sizes.reshape(-1)[nodes] = count
     return sizes

@@ -2,17 +2,20 @@
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from jaxtyping import Float, UInt8
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from eigen2.cli.main import main
 from eigen2.errors import UserError
-from eigen2.fire.evaluation.regions import Plan, place
+from eigen2.fire.evaluation import regions
+from eigen2.fire.evaluation.regions import Plan, Wind, judge, place, tail_mean
 from eigen2.fire.landscapes.fuels import NON_BURNABLE, WATER
 from eigen2.fire.landscapes.landscape import Landscape, synthesize
 from eigen2.fire.landscapes.rasters import Region
@@ -92,9 +95,91 @@ def test_fires_from_beyond_a_tile_count() -> None:
     assert np.argwhere(breaks).tolist() == [[6, 12]]
 
 
+def corridor(length: int = 24) -> Region:
+    """The first row burns; the rest is water."""
+    fuel = np.full((4, length), WATER)
+    fuel[0] = 101
+    return region(flat((4, length), fuel))
+
+
+def test_the_same_value_everywhere_is_no_value_and_more_draws_breaks() -> None:
+    plan = Plan(0.04, fires=200, tile=40)
+    plain = place(region(), Downstream(), plan)
+    np.testing.assert_array_equal(place(region(), Downstream(), plan, values=np.full(HILLS.shape, 0.37)), plain)
+    values, corner, drawn = np.ones(HILLS.shape), np.s_[20:, 20:], [plain]
+    for value in (2, 20):
+        values[corner] = value
+        drawn.append(place(region(), Downstream(), plan, values=values))
+        assert drawn[-1].sum() == plain.sum()
+        assert drawn[-1][corner].sum() > drawn[-2][corner].sum()
+    before, after, weights = judge(region(), plain, plan, values)
+    assert weights @ judge(region(), drawn[-1], plan, values).after < weights @ after < weights @ before
+
+
+def test_breaks_guard_what_has_value_and_the_rest_is_not_spent() -> None:
+    values = np.zeros((4, 24))
+    values[0, 23] = 5.0
+    plan = Plan(0.2, fires=100, tile=24, duration=1e5)
+    assert np.argwhere(place(corridor(), Downstream(), plan, values=values)).tolist() == [[0, 23]]
+    barred = values > 0
+    breaks = place(corridor(), Downstream(), plan, barred=barred, values=values)
+    assert breaks[0, 22]
+    assert not breaks[0, 23]
+    unused = place(corridor(), Downstream(), Plan(0.2, fires=100, tile=12, margin=0, duration=1e5), values=values)
+    assert np.argwhere(unused).tolist() == [[0, 23]]  # nothing of value burns in the western tile
+
+
+def test_winds_count_by_their_weights() -> None:
+    plan = Plan(0.03, fires=60, tile=40)
+    plain = place(region(), Downstream(), plan)
+    for winds in ((Wind(15, 270, 7),), (Wind(15, 270, 0.25), Wind(15, 270, 0.75))):
+        np.testing.assert_array_equal(place(region(), Downstream(), replace(plan, winds=winds)), plain)
+    west, east = Wind(60, 270), Wind(60, 90)
+    of_west, of_east = (place(region(), Downstream(), replace(plan, winds=(wind,))) for wind in (west, east))
+
+    def mixed(weight: float) -> NDArray[np.bool_]:
+        return place(region(), Downstream(), replace(plan, winds=(replace(west, weight=weight), east)))
+
+    assert (mixed(1e6) & of_west).sum() > 0.9 * of_west.sum() > 1.2 * (of_west & of_east).sum()
+    assert (mixed(1e-6) & of_east).sum() > 0.9 * of_east.sum()
+
+
+@pytest.mark.parametrize("at_once", [10**9, 1])
+def test_the_judge_counts_what_burns(at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(regions, "CELLS_AT_ONCE", at_once)
+    small = synthesize(12, np.random.default_rng(1))
+    breaks, values = np.zeros((12, 12), bool), np.random.default_rng(2).random((12, 12))
+    breaks.reshape(-1)[adaptive_downstream(FireModel.of(small), 5, np.random.default_rng(0))] = True
+    cells, winds = np.flatnonzero(breaks).tolist(), (Wind(15, 270, 1), Wind(40, 0, 3))
+    found = judge(region(small), breaks, Plan(0.1, winds=winds, fires=1000), values)
+    expected = []
+    for wind in winds:
+        model = FireModel.of(small, wind.weather())
+        fires = [model.start(), model.start(breaks=cells)]
+        expected.append([(each.frequency @ values.reshape(-1)) for each in fires])
+    assert found.weights.sum() == pytest.approx(1)
+    assert found.weights @ found.before == pytest.approx((expected[0][0] + 3 * expected[1][0]) / 4)
+    assert found.weights @ found.after == pytest.approx((expected[0][1] + 3 * expected[1][1]) / 4)
+    one = judge(region(small), breaks, Plan(0.1, fires=1000))
+    assert 1 - one.after.sum() / one.before.sum() == pytest.approx(reduction(FireModel.of(small), cells))
+
+
+def test_the_mean_of_the_worst_is_known() -> None:
+    losses, even = np.array([2.0, 4, 1, 3]), np.full(4, 0.25)
+    assert [tail_mean(losses, even, share) for share in (0.1, 0.25, 0.5, 1)] == pytest.approx([4, 4, 3.5, 2.5])
+    rare = np.array([0.02, 0.98])
+    assert tail_mean(np.array([10.0, 1]), rare, 0.05) == pytest.approx((0.02 * 10 + 0.03 * 1) / 0.05)
+
+
 def test_settings_out_of_range_are_refused() -> None:
     with pytest.raises(UserError, match="budget is 0"):
         Plan(0.0)
+    with pytest.raises(UserError, match="weight is 0"):
+        Wind(15, 270, 0)
+    with pytest.raises(UserError, match="wind_from is 361"):
+        Wind(15, 361)
+    with pytest.raises(UserError, match="nothing burns"):
+        judge(region(flat((4, 4), WATER)), np.zeros((4, 4), bool), Plan(0.1))
 
 
 def test_the_command_writes_breaks_for_a_gis(
@@ -129,9 +214,25 @@ def test_the_command_writes_breaks_for_a_gis(
         [each["geometry"] for each in outlines["features"]], placed.shape, transform=elevation.transform
     )
     np.testing.assert_array_equal(again, placed)
-    assert f"{placed.sum()} breaks" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert f"{placed.sum()} breaks" in said
+    assert "ha burned without breaks" in said
     assert "give --overwrite" in ended(capsys, 2, line)
+    line.append("--overwrite")
+    values = write(tmp_path / "value.tif", np.eye(24))
+    winds = "[{wind_speed: 30, wind_from: 0, weight: 2}, {wind_speed: 9, wind_from: 90}]"
+    main([*line, f"--value={values}", f"--winds={winds}"])
+    said = capsys.readouterr().out
+    assert said.count("of the value burned without breaks") == 2
+    assert "the worst 5% of fires: " in said
+    assert "give one or the other" in ended(capsys, 2, [*line, f"--winds={winds}", "--wind_speed=9"])
+    assert "weight is 0" in ended(capsys, 2, [*line, "--winds=[{wind_speed: 9, wind_from: 0, weight: 0}]"])
+    assert "speed" in ended(capsys, 2, [*line, "--winds=[{speed: 9}]"])
+    none = write(tmp_path / "none.tif", np.zeros((24, 24)))
+    assert "none.tif holds no value above 0" in ended(capsys, 2, [*line, f"--value={none}"])
+    debt = write(tmp_path / "debt.tif", np.full((24, 24), -1.0))
+    assert "debt.tif holds -1" in ended(capsys, 2, [*line, f"--value={debt}"])
     free = write(tmp_path / "free.tif", np.zeros((24, 24)))
-    assert "free.tif holds 0" in ended(capsys, 2, [*line, f"--cost={free}", "--overwrite"])
+    assert "free.tif holds 0" in ended(capsys, 2, [*line, f"--cost={free}"])
     other = write(tmp_path / "other.tif", np.zeros((24, 23)))
-    assert "other.tif has another grid" in ended(capsys, 2, [*line, f"--no_go={other}", "--overwrite"])
+    assert "other.tif has another grid" in ended(capsys, 2, [*line, f"--no_go={other}"])

@@ -14,12 +14,15 @@ from eigen2.fire.simulation.spread import FireModel
 from tests.fire.conftest import uniform
 
 
-def landscape(size: int, seed: int, duration: float) -> FireModel:
-    return FireModel.of(synthesize(size, np.random.default_rng(seed)), duration=duration)
+def landscape(size: int, seed: int, duration: float, most: int = 1) -> FireModel:
+    rng = np.random.default_rng(seed)
+    ground = synthesize(size, rng)
+    return FireModel.of(ground, None, duration, None if most == 1 else rng.integers(0, most + 1, size**2))
 
 
 def saved(model: FireModel, ignitions: np.ndarray, breaks: list[int]) -> int:
-    return int(model.start(ignitions).burns.sum() - model.start(ignitions, breaks).burns.sum())
+    spared = model.start(ignitions).burns - model.start(ignitions, breaks).burns
+    return sum(count * value for count, value in zip(spared.tolist(), model.values.tolist(), strict=True))
 
 
 def best_of_all(model: FireModel, ignitions: np.ndarray, budget: int) -> int:
@@ -30,10 +33,17 @@ def best_of_all(model: FireModel, ignitions: np.ndarray, budget: int) -> int:
 
 
 @settings(max_examples=8)
-@example(1, 3, 60.0, 10)
-@given(st.integers(0, 2**31), st.integers(1, 2), st.sampled_from([20.0, 60.0, 240.0]), st.integers(3, 12))
-def test_it_is_the_best_of_all_placements(seed: int, budget: int, duration: float, fires: int) -> None:
-    model = landscape(5, seed, duration)
+@example(1, 3, 60.0, 10, 1)
+@given(
+    st.integers(0, 2**31),
+    st.integers(1, 2),
+    st.sampled_from([20.0, 60.0, 240.0]),
+    st.integers(3, 12),
+    st.sampled_from([1, 9]),
+)
+def test_it_is_the_best_of_all_placements(seed: int, budget: int, duration: float, fires: int, most: int) -> None:
+    """Of cells that are all worth 1, or 0 to 9."""
+    model = landscape(5, seed, duration, most)
     ignitions = model.draw(fires, np.random.default_rng(seed))
     found = optimum(model, budget, ignitions)
     assert len(found.cells) <= budget

@@ -116,13 +116,24 @@ def test_downstream_counts_down_along_a_line() -> None:
     assert fires.downstream.tolist() == [4, 3, 2, 1, 0, 0]
 
 
-def descendants(before: NDArray[np.int32]) -> list[int]:
+def test_what_burns_counts_by_its_value() -> None:
+    line = uniform((1, 6))
+    fires = FireModel(line.rates, 30.0, 1e6, np.array([0, 7, 1, 0, 5, 2])).start(np.array([0, 5]), trees=True)
+    assert fires.downstream.tolist() == [15 + 0, 15 + 7, 8 + 8, 7 + 8, 7 + 13, 2 + 15]
+    assert (fires.lost, fires.burned) == (30, 1.0)
+    assert [fires.saved(cell) for cell in (1, 4)] == [15 + 7, 7 + 13]
+    fires.add_break(4)
+    assert fires.downstream.tolist() == [8, 8, 1, 0, 0, 2]
+    assert (fires.lost, fires.burned) == (10, 10 / 30)
+
+
+def descendants(before: NDArray[np.int32], values: NDArray[np.int64]) -> list[int]:
     """The slow way."""
     counts = [0] * len(before)
     for cell in range(len(before)):
         at = cell
         while at >= 0:
-            counts[at] += 1
+            counts[at] += int(values[cell])
             at = int(before[at])
     return counts
 
@@ -134,7 +145,8 @@ def test_tree_sizes_are_those_of_the_slow_way(cells: int, seed: int) -> None:
     shuffled = rng.permutation(cells)
     moved = np.full_like(before, -1)
     moved[0, shuffled] = np.where(before[0] < 0, -1, shuffled[before[0]])
-    assert tree_sizes(moved, np.ones((1, cells), bool)).tolist() == [descendants(moved[0])]
+    values = np.random.default_rng(seed).integers(0, 9, cells)
+    assert tree_sizes(moved, np.ones((1, cells), bool), values).tolist() == [descendants(moved[0], values)]
 
 
 def same(one: Fires, other: Fires) -> bool:
