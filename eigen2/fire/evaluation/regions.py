@@ -186,7 +186,8 @@ def judge(
         if not model.burnable.any():
             raise UserError("nothing burns in the region; look at its fuel")
         ignitions = model.draw(plan.fires, np.random.default_rng([plan.seed, 1]))
-        for part in np.array_split(ignitions, -(-ignitions.size * breaks.size // CELLS_AT_ONCE)):
+        parts = min(ignitions.size, -(-ignitions.size * breaks.size // CELLS_AT_ONCE))
+        for part in np.array_split(ignitions, parts):
             pair = [np.isfinite(model.start(part, each).arrival) for each in ([], cells.tolist())]
             losses += [[worth[row].sum() for row in burned] for burned in zip(*pair, strict=True)]
     before, after = np.array(losses, float).reshape(-1, 2).T
