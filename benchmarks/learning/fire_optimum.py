@@ -147,7 +147,7 @@ def text(figures: Figures) -> str:
 
 SETTINGS = {
     "seeds": 20,
-    "large": 2,
+    "large": 5,
     "programs": 3,
     "evaluations": 20_000,
     "scale_breaks": 500,

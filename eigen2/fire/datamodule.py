@@ -220,7 +220,7 @@ class FuelBreakDataModule(DQNDataModule):
         return float(100 * self.baseline(name, "validation")[1].mean())
 
     def test(self, policy: Policy, generation: int) -> TestResult:
-        """Play the champion, also improved by swaps, and every baseline on landscapes that no fit has used."""
+        """Play the champion, also improved by local search, and every baseline on landscapes that no fit has used."""
         saved = {"champion": self.play(policy, "test")}
         saved |= {name: self.baseline(name, "test")[1] for name in PLACEMENTS}
         file = self._placements("test", generation, tuple(PLACEMENTS))

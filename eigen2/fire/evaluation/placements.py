@@ -24,7 +24,7 @@ PLACEMENTS_FILE = "placements.json"
 FOLDERS: dict[Split, str] = {"validation": "champion", "test": "test"}  # subfolders of the run folder for records
 LARGEST_GRID = 100  # most rows and columns of a landscape in a file: fires from all of its cells take 400 MB
 
-SEARCHED, SWAPPED = "local_search", "champion_swaps"  # by swaps from a baseline, and from the champion's placement
+SEARCHED, SWAPPED = "local_search", "champion_swaps"  # by moves from a baseline, and from the champion's placement
 
 Cells = list[list[int]]  # breaks of one placement: for each landscape, `row * columns + column`, in their order
 Spec = dict[str, Any]  # description from which a landscape is made again; an item of `landscapes` in SCHEMA

@@ -73,7 +73,7 @@ def greedy(
 
 
 def local_search(model: FireModel, budget: int, rng: np.random.Generator) -> list[int]:
-    """Choose as `adaptive_downstream`, and improve the choice by swaps."""
+    """Choose as `adaptive_downstream`, and improve the choice by moves of breaks."""
     return improve(model, adaptive_downstream(model, budget, rng), rng)
 
 

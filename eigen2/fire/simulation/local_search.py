@@ -1,15 +1,15 @@
-"""Improvement of a placement of fuel breaks by swaps: iterated local search, which can be stopped at any time."""
+"""Improvement of a placement of fuel breaks by moves of ever more of them, which can be stopped at any time."""
 
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+from jaxtyping import Int64
 
 from eigen2.fire.simulation.spread import FireModel, Fires
 
-CANDIDATES = 12  # cells tried in place of a break
-KICK = 5  # most breaks moved at random to leave a local optimum
+CANDIDATES = 24  # cells tried in place of a break; of two breaks moved at once, its square for each, and so on
 EVALUATIONS = 1000  # simulations that `improve` takes without a limit of its own
 FIRES = 256  # most fires it simulates
 
@@ -34,49 +34,60 @@ def improve(
 ) -> list[int]:
     """Return a placement with as many breaks as `start` that saves at least as much of the fires simulated.
 
-    Swaps a break for the cell that saves most in its place until no swap helps; then moves up to KICK random breaks of
-    the result, or of the best one so far, to random cells that burn, and begins again. Fires start in `fires` random
-    cells, or, if there are not more, in all that burn.
+    Takes the breaks in random groups of one and moves each group to where it saves most; while no group moves, groups
+    grow by a break, as a wall of two may save nothing until both stand. Ends when all breaks at once gain nothing.
+    Fires start in `fires` random cells, or, if there are not more, in all that burn.
     """
     limit = limit or Limit(EVALUATIONS)
     ignitions = None if fires >= model.burnable.sum() else model.draw(fires, rng)
-    best, least = list(start), int(model.start(ignitions, start).burns.sum())
-    cells = list(start)
-    while start and not limit.reached():
-        now = model.start(ignitions, cells, trees=True)
-        limit.used += 1
-        while any(_swap(now, cells, place, limit) for place in rng.permutation(len(cells)).tolist()):
-            pass
-        if now.burns.sum() <= least:
-            best, least = [*cells], int(now.burns.sum())
-        cells = _kick(best if rng.random() < 0.5 else cells, model, rng)
-    return best
+    now, cells, size = model.start(ignitions, start, trees=True), list(start), 1
+    limit.used += 1
+    while size <= len(cells) and not limit.reached():
+        places = rng.permutation(len(cells)).tolist()
+        moved = [_move(now, cells, places[first : first + size], limit) for first in range(0, len(cells), size)]
+        size = 1 if any(moved) else size + 1
+    return cells
 
 
-def _swap(fires: Fires, cells: list[int], place: int, limit: Limit) -> bool:
-    """Move a break to the cell that saves most in its place, of CANDIDATES; return whether it moved."""
+def _move(fires: Fires, cells: list[int], group: list[int], limit: Limit) -> bool:
+    """Move a group of the breaks in `cells`, by its places in there, to where it saves most; return whether it did."""
     if limit.reached():
         return False
-    burned, old = int(fires.burns.sum()), cells[place]
-    fires.remove_break(old)
-    most = int(fires.burns.sum()) - burned
-    bound = np.where(fires.model.burnable & ~fires.breaks, fires.downstream, -1)
-    for cell in np.argsort(-bound, kind="stable")[:CANDIDATES].tolist():
-        if bound[cell] <= most or limit.reached():  # a break saves no more than burns through its cell
+    burned = int(fires.burns.sum())
+    for place in group:
+        fires.remove_break(cells[place])
+    free = np.flatnonzero(fires.model.burnable & ~fires.breaks)
+    better, _ = _best(fires, free, len(group), int(fires.burns.sum()) - burned, CANDIDATES ** len(group), limit)
+    for place, cell in zip(group, better or [cells[place] for place in group], strict=True):
+        cells[place] = cell
+        fires.add_break(cell)
+    limit.used += 2 * len(group)
+    return bool(better)
+
+
+def _best(
+    fires: Fires, free: Int64[np.ndarray, " free"], count: int, most: int, width: int, limit: Limit
+) -> tuple[list[int], int]:
+    """Return the `count` free cells whose breaks save most, and what they save; none if that is not above `most`.
+
+    Branch and bound as in `optimum`, depth first: of each break, the `width` cells that most burns through are tried.
+    """
+    by_gain = np.argsort(-fires.downstream[free], kind="stable")[:width]
+    free, best = free[by_gain], list[int]()
+    gains, burned = fires.downstream[free], int(fires.burns.sum())
+    for number, cell in enumerate(free.tolist()):
+        if gains[number : number + count].sum() <= most or limit.reached():
             break
         limit.used += 1
-        if (saved := fires.saved(cell)) > most:
-            cells[place], most = cell, saved
-    fires.add_break(cells[place])
-    limit.used += 2
-    return cells[place] != old
-
-
-def _kick(cells: Sequence[int], model: FireModel, rng: np.random.Generator) -> list[int]:
-    """Return the breaks with up to KICK of them moved to random cells that burn."""
-    free = np.setdiff1d(np.flatnonzero(model.burnable), cells)
-    count = min(int(rng.integers(1, KICK + 1)), len(cells), free.size)
-    moved = np.array(cells)
-    moved[rng.choice(len(cells), count, replace=False)] = rng.choice(free, count, replace=False)
-    kicked: list[int] = moved.tolist()
-    return kicked
+        if count == 1:
+            cells, saved = [cell], fires.saved(cell)
+        else:
+            fires.add_break(cell)
+            gained = burned - int(fires.burns.sum())
+            others, more = _best(fires, free[number + 1 :], count - 1, most - gained, width, limit)
+            cells, saved = ([cell, *others], gained + more) if others else ([], most)
+            fires.remove_break(cell)
+            limit.used += 1
+        if saved > most:
+            best, most = cells, saved
+    return best, most
