@@ -46,7 +46,7 @@ class ProcessMemory:
 
     @property
     def live_bytes(self) -> float:
-        """Return the bytes in use of C heap and small objects: all of RSS if the heap's are unknown, NaN if the others."""
+        """Return the bytes in use of C heap and small objects: RSS if the heap's are unknown, NaN if the others'."""
         if self.heap_bytes is None:
             return self.rss_bytes
         return math.nan if self.python_bytes is None else self.heap_bytes + self.python_bytes
