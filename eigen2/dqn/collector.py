@@ -48,6 +48,10 @@ class ObservationCodec(ABC):
     def allowed(self, observation: UInt8[Tensor, "batch ..."]) -> Bool[Tensor, "batch actions"]:
         """Return the actions that are allowed."""
 
+    def augment(self, batch: Batch, rng: np.random.Generator) -> Batch:
+        """Return transitions that are as true, such as mirrored ones; here the same."""
+        return batch
+
 
 def replay_fields(codec: ObservationCodec) -> dict[str, Field]:
     """Return the fields of a step; the next step of the same environment stores the next observation."""

@@ -118,7 +118,7 @@ class DQNModule(GenerationModule[DQNDataModule]):
         data, hparams = self.data, self.hparams
         slots = draw_slots(data.buffer, data.num_parallel_envs, hparams["n_steps"], data.batch_size, rng)
         batch = draw_batch(data.buffer, data.codec, slots.to(self.device), hparams["gamma"])
-        step = losses.loss(self.online, self.target, batch)
+        step = losses.loss(self.online, self.target, data.codec.augment(batch, rng))
         self.optimizer.zero_grad()
         self.manual_backward(step.loss)
         nn.utils.clip_grad_norm_(self.online.parameters(), hparams["max_grad_norm"])

@@ -4,14 +4,31 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
-from jaxtyping import Bool, UInt8
+from jaxtyping import Bool, Shaped, UInt8
 from torch import Tensor
 
 from eigen2.core.replay import Field
 from eigen2.dqn.collector import Info, ObservationCodec
+from eigen2.dqn.losses import Batch
 from eigen2.fire.simulation.environment import BREAKS, BUDGET, BURNS, DOWNSTREAM, PLANES, RATES, action_mask
 
 CHANGING = [BREAKS, BURNS, DOWNSTREAM]
+
+
+def turn(maps: Shaped[Tensor, "... height width"], quarters: int, mirrored: bool) -> Shaped[Tensor, "... rows columns"]:
+    """Return maps turned counterclockwise by quarters of a circle, and then mirrored, west for east."""
+    turned = maps.rot90(quarters, (-2, -1))
+    return turned.flip(-1) if mirrored else turned
+
+
+def turn_observation(
+    planes: UInt8[Tensor, "batch planes height width"], quarters: int, mirrored: bool
+) -> UInt8[Tensor, "batch planes rows columns"]:
+    """Return what is observed on landscapes turned so: rates towards the east, say, become those towards the north."""
+    north, east, south, west = ((direction + quarters) % 4 for direction in range(4))
+    order = [north, west, south, east] if mirrored else [north, east, south, west]
+    rates, rest = planes[:, RATES][:, order], planes[:, RATES.stop :]
+    return turn(torch.cat([rates, rest], 1), quarters, mirrored)
 
 
 class Frames(ObservationCodec):
@@ -46,3 +63,15 @@ class Frames(ObservationCodec):
         """Return the cells that may become breaks."""
         mask: Tensor = action_mask(observation)
         return mask
+
+    def augment(self, batch: Batch, rng: np.random.Generator) -> Batch:
+        """Turn and mirror all maps in the same random way: fire spreads on a turned landscape as on the landscape."""
+        rows, columns = batch.observation.shape[-2:]
+        how = int(rng.integers(4)) if rows == columns else 2 * int(rng.integers(2)), bool(rng.integers(2))
+        cells = turn(torch.arange(rows * columns).view(rows, columns), *how).flatten()  # the former number of each cell
+        return batch._replace(
+            observation=turn_observation(batch.observation, *how),
+            action=cells.argsort().to(batch.action.device)[batch.action],
+            next_observation=turn_observation(batch.next_observation, *how),
+            next_allowed=batch.next_allowed[:, cells.to(batch.action.device)],
+        )
