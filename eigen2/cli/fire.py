@@ -15,7 +15,8 @@ from jsonargparse import Namespace
 from eigen2.cli.parser import Parser
 from eigen2.errors import UserError, require_range
 from eigen2.files import Folder, write
-from eigen2.fire.evaluation.placements import LARGEST_GRID, Cells, read_placements
+from eigen2.fire.datamodule import FIRE_RANGES
+from eigen2.fire.evaluation.placements import FIRE_KEYS, LARGEST_GRID, Cells, read_placements
 from eigen2.fire.evaluation.regions import Plan, Wind, judge, place, tail_mean, write_breaks
 from eigen2.fire.evaluation.validator import VARIABLE, Conditions, Score, require_pyretechnics, validate
 from eigen2.fire.landscapes.fuels import NON_BURNABLE
@@ -98,14 +99,7 @@ def _place(options: Namespace) -> None:
     if checkpoint is None:
         raise UserError("fire place needs a champion: --ckpt_path best, last or a checkpoint file")
     network, fit = load_champion(Path(checkpoint))
-    kept = {"duration": "fire_simulation_max_duration", "wind_speed": "wind_speed", "wind_from": "wind_from"}
-    fire = {name: fit[f"data.{key}"] if options[name] is None else options[name] for name, key in kept.items()}
-    winds: tuple[Wind, ...] = (Wind(fire["wind_speed"], fire["wind_from"]),)
-    if options.winds:
-        if options.wind_speed is not None or options.wind_from is not None:
-            raise UserError("--winds replaces --wind_speed and --wind_from; give one or the other")
-        winds = tuple(options.winds)
-    plan = Plan(options.budget, fire["duration"], winds)
+    plan = _plan(options, fit)
     region = read_region(RegionFiles(**vars(options.landscape)))
     costs = None if options.cost is None else read_on_grid(options.cost, region)
     if costs is not None and (free := costs[costs <= 0]).size:
@@ -130,6 +124,21 @@ def _place(options: Namespace) -> None:
         print(f"{text}: {before:,.1f} {unit} burned without breaks, {after:,.1f} with them on average, {saved}")
 
 
+def _plan(options: Namespace, fit: Mapping[str, Any]) -> Plan:
+    """Return budget, fire duration and winds by the options and, where they leave them, the settings of the fit."""
+    fire = {
+        name: fit[f"data.{key}"] if options[name] is None else options[name]
+        for name, key in zip(FIRE_KEYS, FIRE_RANGES, strict=True)
+    }
+    for name in FIRE_KEYS if not options.winds else ("duration",):
+        if isinstance(fire[name], list):
+            raise UserError(f"the fit had {name} from {fire[name][0]:g} to {fire[name][1]:g}; give --{name}")
+    if options.winds and (options.wind_speed is not None or options.wind_from is not None):
+        raise UserError("--winds replaces --wind_speed and --wind_from; give one or the other")
+    winds = options.winds or [Wind(fire["wind_speed"], fire["wind_from"])]
+    return Plan(options.budget, fire["duration"], tuple(winds))
+
+
 def _values(path: str, region: Region) -> Float64[np.ndarray, "rows columns"]:
     """Read what burns with each cell, 0 where data are missing."""
     values: Float64[np.ndarray, "rows columns"] = np.nan_to_num(read_on_grid(path, region), nan=0.0)
@@ -152,7 +161,12 @@ def _validate(options: Namespace) -> None:
         names = list(PLACEMENTS) if options.baselines is None else options.baselines
     else:
         file = read_placements(options.placements)
-        landscapes, placements, fire, names = file.landscapes, dict(file.placements), file.fire, options.baselines or []
+        landscapes, placements, names = file.landscapes, dict(file.placements), options.baselines or []
+        fire = file.fires[0]
+        for name in FIRE_KEYS:
+            values = {each.get(name) for each in file.fires}
+            if len(values) > 1 and options[name] is None:
+                raise UserError(f"{options.placements} has {name} by landscape; give one --{name} for all")
     fire = {**FIRE, **fire, **{name: options[name] for name in FIRE if options[name] is not None}}
     weather = Weather(fire["wind_speed"], fire["wind_from"])
     conditions = Conditions(weather, fire["duration"], options.fires, options.seed)

@@ -1,6 +1,7 @@
 """The fuel-break workload as a data module: landscapes, environments, validation and test."""
 
 import hashlib
+import logging
 from collections.abc import Callable, Mapping
 from functools import cached_property, partial
 from pathlib import Path
@@ -19,7 +20,7 @@ from eigen2.dqn.datamodule import DQNDataModule, Policy
 from eigen2.errors import UserError, require_range
 from eigen2.files import Folder
 from eigen2.fire.evaluation import placements
-from eigen2.fire.evaluation.placements import Cells, PlacementFile, Spec
+from eigen2.fire.evaluation.placements import FIRE_KEYS, Cells, PlacementFile, Spec
 from eigen2.fire.landscapes.landscape import SPLITS, Landscape, Split, synthetic
 from eigen2.fire.landscapes.rasters import Region, RegionFiles, read_region, tiles
 from eigen2.fire.networks import QMap
@@ -29,9 +30,28 @@ from eigen2.fire.simulation.frames import Frames
 from eigen2.fire.simulation.local_search import improve
 from eigen2.fire.simulation.spread import FireModel
 
+log = logging.getLogger(__name__)
+
 LANDSCAPE_BYTES = 130  # per cell of a landscape: layers, rates of spread and graph
 FIRE_BYTES = 8  # per fire and cell
+FEW = 64  # fires that show how much burns on a landscape
+ALIKE = 1.5  # fires that burn so many times more or less than all of the fit are warned of
 NETWORK_LAYERS = 8  # layers of `QMap` about as large as the map
+
+
+Span = float | tuple[float, float]
+"""A number, or a range by its ends."""
+FIRE_RANGES: Mapping[str, Mapping[str, float]] = {
+    "fire_simulation_max_duration": {"above": 0, "most": 1e9},
+    "wind_speed": {"least": 0, "most": 200},
+    "wind_from": {"least": 0, "most": 360},
+}
+"""Settings of the fires on a landscape, with their bounds."""
+
+
+def ends(span: Span) -> tuple[float, float]:
+    """Return the ends of a range, or a number twice."""
+    return (span, span) if isinstance(span, int | float) else span
 
 
 class FuelBreakDataModule(DQNDataModule):
@@ -40,7 +60,8 @@ class FuelBreakDataModule(DQNDataModule):
     Args:
         grid_size: rows and columns of a landscape, in cells of 30 m (4 or more).
         budget: share of all cells that become breaks (above 0, at most 1); one break per step of an episode.
-        fire_simulation_max_duration: minutes that a fire burns (above 0).
+        fire_simulation_max_duration: minutes that a fire burns (above 0). As wind_speed and wind_from, it may be two
+            numbers: each landscape then has its own between them, so that one agent learns for all of them.
         ignitions: fires per episode, in random cells (1 or more; with fewer than 256 an agent learns to put breaks on
             the ignitions; null ignites every cell that burns). Validation and test always ignite every cell.
         wind_speed: wind speed 10 m above the vegetation, in km/h (0 to 200).
@@ -75,10 +96,10 @@ class FuelBreakDataModule(DQNDataModule):
         self,
         grid_size: int = 32,
         budget: float = 0.05,
-        fire_simulation_max_duration: float = 240.0,
+        fire_simulation_max_duration: Span = 240.0,
         ignitions: int | None = 256,
-        wind_speed: float = 15.0,
-        wind_from: float = 270.0,
+        wind_speed: Span = 15.0,
+        wind_from: Span = 270.0,
         num_landscapes: int = 32,
         eval_landscapes: int = 6,
         test_landscapes: int = 12,
@@ -97,15 +118,18 @@ class FuelBreakDataModule(DQNDataModule):
             require_range(f"data.{name}", given[name], least=smallest)
         require_range("data.ignitions", 1 if ignitions is None else ignitions, least=1)
         require_range("data.budget", budget, above=0, most=1)
-        require_range("data.fire_simulation_max_duration", fire_simulation_max_duration, above=0, most=1e9)
-        require_range("data.wind_speed", wind_speed, least=0, most=200)
-        require_range("data.wind_from", wind_from, least=0, most=360)
+        for name, bounds in FIRE_RANGES.items():
+            low, high = ends(given[name])
+            for value in (low, high):
+                require_range(f"data.{name}", value, **bounds)
+            if low > high:
+                raise UserError(f"data.{name} is {low:g} to {high:g}; give the lower number first")
         super().__init__(num_parallel_envs, buffer_size, warmup, batch_size)
         self.region, self._settings = region, given
         self.counts = dict(zip(SPLITS, (num_landscapes, eval_landscapes, test_landscapes), strict=True))
-        names = "budget", "fire_simulation_max_duration", "ignitions", "wind_speed", "wind_from"
-        self._make_env = partial(FuelBreakEnv, **{name: given[name] for name in names})
+        self._make_env: Callable[..., FuelBreakEnv] = partial(FuelBreakEnv, budget=budget, ignitions=ignitions)
         self._region: Region | None = None
+        self._burned_in_fit: list[float] = []  # cells that a fire burns without breaks, on each landscape trained on
         self._vector_env: SyncVectorEnv | AsyncVectorEnv | None = None
         self._held_out: dict[Split, list[FuelBreakEnv]] = {}
         self._baselines: dict[tuple[str, Split], tuple[Cells, np.ndarray]] = {}
@@ -120,7 +144,25 @@ class FuelBreakDataModule(DQNDataModule):
         if self.region is not None:
             source = {"region": {name: str(Path(path).resolve()) for name, path in self.region.given().items()}}
         spec = {"grid_size": self._settings["grid_size"], "split": split, **source}
-        return [{**spec, "number": number} for _, number in self._numbered(split)]
+        fires = [dict(zip(FIRE_KEYS, fire.values(), strict=True)) for fire in self.fires(split)]
+        numbers = [number for _, number in self._numbered(split)]
+        return [{**spec, "number": number, "fire": fire} for number, fire in zip(numbers, fires, strict=True)]
+
+    def fires(self, split: Split) -> list[dict[str, float]]:
+        """Return the settings of the fires on each landscape of a split, those given as ranges drawn by its number.
+
+        Durations are uniform in their logarithm, as a fire of twice the duration burns about four times as much.
+        """
+        place, drawn = SPLITS.index(split), []
+        for _, number in self._numbered(split):
+            chances = np.random.default_rng([self._settings["landscape_seed"], place, number, 1]).random(3).tolist()
+            fire = {}
+            for name, chance in zip(FIRE_RANGES, chances, strict=True):
+                low, high = ends(self._settings[name])
+                ratio = name == "fire_simulation_max_duration"
+                fire[name] = low * (high / low) ** chance if ratio else low + chance * (high - low)
+            drawn.append(fire)
+        return drawn
 
     def _numbered(self, split: Split) -> list[tuple[Landscape, int]]:
         """Return the landscapes of a split with their numbers; the tiles of a region are picked evenly."""
@@ -147,7 +189,9 @@ class FuelBreakDataModule(DQNDataModule):
     def build(self, stage: str, device: torch.device) -> None:
         """Make the parallel environments, `env` to read their properties from, and the stage's held-out landscapes."""
         self.teardown(stage)
-        self.env = self._make_env(landscapes=self.landscapes("train"))
+        fires = self.fires("train")
+        by_landscape = {name: [fire[name] for fire in fires] for name in FIRE_RANGES}
+        self.env = self._make_env(landscapes=self.landscapes("train"), **by_landscape)
         self.episode_steps = self.env.budget
         held_out = self.held_out("test" if stage == "test" else "validation")
         scenes = [scene for env in (self.env, *held_out) for scene in env.scenes]
@@ -159,11 +203,15 @@ class FuelBreakDataModule(DQNDataModule):
         twins = [self.env.twin] * self.num_parallel_envs
         self.environments = self._vector_env = kind(twins, autoreset_mode=AutoresetMode.DISABLED)
         self.codec = Frames([scene.planes for scene in self.env.scenes], device)
+        if stage == "fit":
+            models, rng = [scene.model for scene in self.env.scenes], generator(0, Role.WINDOWS)
+            self._burned_in_fit = [model.start(model.draw(FEW, rng)).burned * model.cells for model in models]
 
     def held_out(self, split: Split) -> list[FuelBreakEnv]:
         """Return an environment for each landscape of a split, made on the first call."""
         if split not in self._held_out:
-            self._held_out[split] = [self._make_env(landscapes=[each]) for each in self.landscapes(split)]
+            pairs = zip(self.landscapes(split), self.fires(split), strict=True)
+            self._held_out[split] = [self._make_env(landscapes=[each], **fire) for each, fire in pairs]
         return self._held_out[split]
 
     def make_network(self, width: int, dueling: bool, prior: bool) -> QMap:
@@ -229,7 +277,15 @@ class FuelBreakDataModule(DQNDataModule):
         file.placements[placements.SWAPPED], saved[placements.SWAPPED] = swapped
         if (root := self._run_folder()) is not None:
             placements.save_test(root, file, saved, self.fitness_words["unit"], self.settings())
-        return placements.make_test_result(saved, generation)
+        burned = np.array([env.start * env.scenes[0].model.cells for env in self.held_out("test")])
+        least, most = min(self._burned_in_fit, default=0.0), max(self._burned_in_fit, default=np.inf)
+        if not least / ALIKE <= burned.mean() <= ALIKE * most:
+            log.warning(
+                "a fire burns %.0f cells here on average, but %.0f to %.0f in the fit: the champion may be far from "
+                "its best; fit on such ground, or with a range of durations and winds",
+                *(burned.mean(), least, most),
+            )
+        return placements.make_test_result(saved, burned, generation)
 
     def save_champion_record(self, generation: int, baselines: tuple[str, ...]) -> None:
         """Save where the new champion and the baselines put breaks: `champion/placements.json`."""
@@ -246,12 +302,9 @@ class FuelBreakDataModule(DQNDataModule):
 
     def _placements(self, split: Split, generation: int, baselines: tuple[str, ...]) -> PlacementFile:
         """Return the breaks of the episodes last played on a split, and those of baselines."""
-        settings = self._settings
         placed = {"champion": [list(env.placed) for env in self.held_out(split)]}
         placed |= {name: self.baseline(name, split)[0] for name in baselines}
-        fire = {"duration": settings["fire_simulation_max_duration"]}
-        fire |= {name: settings[name] for name in ("wind_speed", "wind_from")}
-        return PlacementFile(self.specs(split), placed, fire, generation)
+        return PlacementFile(self.specs(split), placed, {}, generation)
 
     def config(self) -> dict[str, Any]:
         """Return the arguments it was made with, as the group `data` of a configuration file."""
@@ -261,7 +314,7 @@ class FuelBreakDataModule(DQNDataModule):
     def settings(self) -> dict[str, Any]:
         """Return everything about the data that determines results, as plain values; rasters as a hash."""
         plain = {name: value for name, value in self._settings.items() if name not in ("parallel_method", "region")}
-        return {**plain, "region": self._digest}
+        return {**to_config(plain), "region": self._digest}
 
     @cached_property
     def _digest(self) -> str | None:
@@ -271,24 +324,27 @@ class FuelBreakDataModule(DQNDataModule):
         return hashlib.sha256(b"".join(layer.tobytes() for layer in layers)).hexdigest()
 
     def inference_spec(self) -> dict[str, Any]:
-        """Return the seed that decides which landscapes the fit has not used."""
-        return {"landscape_seed": self._settings["landscape_seed"]}
+        """Return the seed that decides which landscapes the fit has not used, and how much fires burned there."""
+        return {"landscape_seed": self._settings["landscape_seed"], "burned_cells": self._burned_in_fit}
 
     def apply_inference_spec(self, spec: Mapping[str, Any]) -> None:
         """Refuse to play a champion on landscapes of another series."""
         if (saved := spec["landscape_seed"]) != self._settings["landscape_seed"]:
             remedy = "so that test landscapes may be those of its training; leave it out"
             raise UserError(f"data.landscape_seed is not the fit's, {saved}, {remedy}")
+        self._burned_in_fit = spec.get("burned_cells", [])
 
     def describe(self) -> dict[str, str]:
         """Return what to print at the start of a run, by name."""
         values, counts = self._settings, " + ".join(map(str, self.counts.values()))
         source = "synthetic" if self.region is None else f"of {self.region.elevation} and further rasters"
-        wind = f"{values['wind_speed']:g} km/h from {values['wind_from']:g} degrees"
-        minutes = f"{values['fire_simulation_max_duration']:g} minutes"
+        minutes, speed, direction = (
+            " to ".join(f"{end:g}" for end in dict.fromkeys(ends(values[name]))) for name in FIRE_RANGES
+        )
+        wind = f"{speed} km/h from {direction} degrees"
         return {
             "landscapes": f"{counts} to train, validate and test on, {values['grid_size']} cells a side, {source}",
-            "fires": f"{values['ignitions'] or 'all'} per episode, {minutes}, wind {wind}",
+            "fires": f"{values['ignitions'] or 'all'} per episode, {minutes} minutes, wind {wind}",
             "episode": f"{self.env.budget} breaks; {self.num_parallel_envs} episodes at a time",
         }
 

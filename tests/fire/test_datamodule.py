@@ -1,10 +1,15 @@
 """The data module of fuel breaks: splits, rewards to learn from, settings."""
 
+from typing import Any
+
 import numpy as np
+import pytest
 import torch
 
+from eigen2.errors import UserError
 from eigen2.fire.datamodule import FuelBreakDataModule
 from eigen2.fire.simulation.environment import action_mask
+from eigen2.fire.simulation.spread import Weather, spread_rates
 
 
 def test_no_landscape_is_in_two_splits() -> None:
@@ -17,6 +22,48 @@ def test_no_landscape_is_in_two_splits() -> None:
         assert mine.elevation.tobytes() == theirs.elevation.tobytes()  # whatever number is trained on
     other = FuelBreakDataModule(grid_size=8, landscape_seed=1).landscapes("train")
     assert not {each.elevation.tobytes() for each in other} & prints
+
+
+def test_each_landscape_has_a_fire_of_its_own_from_the_ranges() -> None:
+    spans = {"fire_simulation_max_duration": (120.0, 960.0), "wind_speed": (5.0, 40.0), "wind_from": (0.0, 360.0)}
+    data = FuelBreakDataModule(grid_size=8, num_landscapes=400, eval_landscapes=2, **spans)
+    fires = data.fires("train")
+    for name, (low, high) in spans.items():
+        values = np.array([fire[name] for fire in fires])
+        assert low <= values.min()
+        assert values.max() <= high
+        assert len({*values}) == 400
+        middle = np.sqrt(low * high) if name == "fire_simulation_max_duration" else (low + high) / 2
+        assert np.mean(values < middle) == pytest.approx(0.5, abs=0.1)
+    assert FuelBreakDataModule(grid_size=8, num_landscapes=3, **spans).fires("train") == fires[:3]
+    own = data.fires("validation")
+    assert [env.scenes[0].model.duration for env in data.held_out("validation")] == [
+        fire["fire_simulation_max_duration"] for fire in own
+    ]
+    for env, fire, spec in zip(data.held_out("validation"), own, data.specs("validation"), strict=True):
+        weather = Weather(fire["wind_speed"], fire["wind_from"])
+        assert (env.scenes[0].model.rates == spread_rates(env.scenes[0].landscape, weather)).all()
+        assert [*spec["fire"].values()] == [*fire.values()]
+    data.build("fit", torch.device("cpu"))
+    assert [scene.model.duration for scene in data.env.scenes] == [
+        fire["fire_simulation_max_duration"] for fire in fires
+    ]
+    data.teardown("fit")
+    plain = {"fire_simulation_max_duration": 240.0, "wind_speed": 15.0, "wind_from": 270.0}
+    assert FuelBreakDataModule(grid_size=8, num_landscapes=2).fires("train") == [plain, plain]
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"wind_speed": (40.0, 5.0)}, "data.wind_speed is 40 to 5; give the lower number first"),
+        ({"wind_from": (0.0, 361.0)}, "data.wind_from is 361"),
+        ({"fire_simulation_max_duration": (0.0, 9.0)}, "data.fire_simulation_max_duration is 0"),
+    ],
+)
+def test_ranges_out_of_bounds_are_refused(settings: Any, said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        FuelBreakDataModule(**settings)
 
 
 def test_how_environments_are_played_is_no_setting() -> None:

@@ -24,6 +24,7 @@ PLACEMENTS_FILE = "placements.json"
 FOLDERS: dict[Split, str] = {"validation": "champion", "test": "test"}  # subfolders of the run folder for records
 LARGEST_GRID = 100  # most rows and columns of a landscape in a file: fires from all of its cells take 400 MB
 
+FIRE_KEYS = "duration", "wind_speed", "wind_from"  # of the fires on a landscape: minutes, km/h, degrees
 SEARCHED, SWAPPED = "local_search", "champion_swaps"  # by moves from a baseline, and from the champion's placement
 
 Cells = list[list[int]]  # breaks of one placement: for each landscape, `row * columns + column`, in their order
@@ -33,16 +34,17 @@ _COUNT = {"type": "integer", "minimum": 0, "maximum": 2**32}
 _SIZE = {"type": "integer", "minimum": 4, "maximum": LARGEST_GRID}
 _SPLIT, _PATH, _NUMBER = {"enum": [*SPLITS]}, {"type": "string"}, {"type": "number"}
 _FILES = dict.fromkeys(RegionFiles.__dataclass_fields__, _PATH)
-_SYNTHETIC = object_schema({"grid_size": _SIZE, "seed": _COUNT, "number": _COUNT}, {"split": _SPLIT})
+_FIRE = object_schema({}, dict.fromkeys(FIRE_KEYS, _NUMBER))
+_SYNTHETIC = object_schema({"grid_size": _SIZE, "seed": _COUNT, "number": _COUNT}, {"split": _SPLIT, "fire": _FIRE})
 _REGION = object_schema({name: _FILES.pop(name) for name in ("elevation", "fuel")}, _FILES)
-_TILE = object_schema({"grid_size": _SIZE, "region": _REGION, "split": _SPLIT, "number": _COUNT})
+_TILE = object_schema({"grid_size": _SIZE, "region": _REGION, "split": _SPLIT, "number": _COUNT}, {"fire": _FIRE})
 _LANDSCAPE = {"if": {"type": "object", "required": ["region"]}, "then": _TILE, "else": _SYNTHETIC}
 _CELLS = {"type": "array", "items": {"type": "array", "items": {"type": "integer"}}}
 SCHEMA = object_schema(
     {"landscapes": {"type": "array", "items": _LANDSCAPE, "minItems": 1}},
     {
         "placements": {"type": "object", "additionalProperties": _CELLS},
-        "fire": object_schema({}, dict.fromkeys(("duration", "wind_speed", "wind_from"), _NUMBER)),
+        "fire": _FIRE,
         "generation": {"type": "integer"},
     },
 )
@@ -52,7 +54,8 @@ SCHEMA = object_schema(
   seed=seed)`; with a `"split"`, it is one of a run with that `data.landscape_seed`; with a `"region"` as `data.region`
   in place of the seed, a tile of rasters;
 - `placements`: for each name, one list of breaks for every landscape: numbers of cells, `row * columns + column`;
-- `fire`: `duration` (minutes), `wind_speed` (km/h) and `wind_from` (degrees);
+- `fire`: `duration` (minutes), `wind_speed` (km/h) and `wind_from` (degrees) where a landscape has no `"fire"` of its
+  own;
 - `generation`: of the champion; -1 is unknown.
 """
 _INTEGERS = Draft202012Validator.TYPE_CHECKER.redefine("integer", lambda _, value: type(value) is int)  # 1.0 is none
@@ -67,6 +70,11 @@ class PlacementFile:
     placements: dict[str, Cells]
     fire: dict[str, float]
     generation: int = -1
+
+    @property
+    def fires(self) -> list[dict[str, float]]:
+        """Return what is known of the fires on each landscape, by FIRE_KEYS."""
+        return [{**self.fire, **spec.get("fire", {})} for spec in self.specs]
 
     @cached_property
     def landscapes(self) -> list[Landscape]:
@@ -142,10 +150,17 @@ def save_test(
         raise UserError(f"cannot write the test to {folder}: {error.strerror or error}; make room there") from error
 
 
-def make_test_result(saved: Mapping[str, np.ndarray], generation: int) -> TestResult:
-    """Return the metrics and the table of a test, from the share each placement saves on each landscape."""
+def make_test_result(saved: Mapping[str, np.ndarray], burned: np.ndarray, generation: int) -> TestResult:
+    """Return the metrics and the table of a test.
+
+    Args:
+        saved: share that each placement saves on each landscape (0 to 1).
+        burned: cells that a fire burns without breaks, the mean on each landscape.
+        generation: of the champion.
+    """
     lines = [
         f"champion     of epoch {generation}, on {len(saved['champion'])} landscapes that fit has not seen",
+        f"a fire burns {burned.mean():,.0f} cells without breaks ({burned.min():,.0f} to {burned.max():,.0f})",
         f"percent of the burned area saved: mean, standard error, least, most; gap to {SEARCHED}, % of what it saves",
     ]
     goal = saved[SEARCHED].mean()

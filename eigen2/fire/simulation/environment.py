@@ -58,8 +58,9 @@ class FuelBreakEnv(gymnasium.Env[NDArray[np.uint8], np.int64]):
     `reset` draws the landscape and the ignitions from the environment's generator, which its `seed` seeds. Its options
     fix them: `{"landscape": number}`, `{"ignitions": count}`, where None ignites every cell that burns.
 
-    Settings are those of `FuelBreakDataModule`; `landscapes`, all of one shape, replace the `num_landscapes` synthetic
-    ones of `seed`. Raises UserError if a setting is out of range, or nothing burns in a landscape.
+    Settings are those of `FuelBreakDataModule`, but duration and wind are one number for all landscapes, or one for
+    each; `landscapes`, all of one shape, replace the `num_landscapes` synthetic ones of `seed`. Raises UserError if a
+    setting is out of range, or nothing burns in a landscape.
     """
 
     metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012 - as Gymnasium has it
@@ -68,10 +69,10 @@ class FuelBreakEnv(gymnasium.Env[NDArray[np.uint8], np.int64]):
         self,
         grid_size: int = 32,
         budget: float = 0.05,
-        fire_simulation_max_duration: float = 240.0,
+        fire_simulation_max_duration: float | Sequence[float] = 240.0,
         ignitions: int | None = 256,
-        wind_speed: float = 15.0,
-        wind_from: float = 270.0,
+        wind_speed: float | Sequence[float] = 15.0,
+        wind_from: float | Sequence[float] = 270.0,
         num_landscapes: int = 32,
         seed: int = 0,
         landscapes: Sequence[Landscape] | None = None,
@@ -84,8 +85,12 @@ class FuelBreakEnv(gymnasium.Env[NDArray[np.uint8], np.int64]):
             landscapes = [synthetic(grid_size, seed, number) for number in range(num_landscapes)]
         if len(shapes := {landscape.shape for landscape in landscapes}) != 1:
             raise UserError(f"landscapes have shapes {sorted(shapes)}; give one or more of one shape")
-        weather = Weather(wind_speed, wind_from)
-        self.scenes = [_scene(each, weather, fire_simulation_max_duration) for each in landscapes]
+        settings = fire_simulation_max_duration, wind_speed, wind_from
+        fires = zip(*(np.broadcast_to(each, len(landscapes)).tolist() for each in settings), strict=True)
+        self.scenes = [
+            _scene(each, Weather(speed, direction), duration)
+            for each, (duration, speed, direction) in zip(landscapes, fires, strict=True)
+        ]
         for number, scene in enumerate(self.scenes):
             if not scene.model.burnable.any():
                 raise UserError(f"nothing burns in landscape {number}; leave it out, or look at its fuel and moistures")
@@ -96,7 +101,8 @@ class FuelBreakEnv(gymnasium.Env[NDArray[np.uint8], np.int64]):
         self.action_space = spaces.Discrete(cells)
         self.fires: Fires | None = None  # the episode's fires, which only `step` may change
         self.placed: list[int] = []  # the episode's breaks, in their order
-        self._ignitions, self._start, self._burned, self._landscape = ignitions, 0.0, 0.0, 0
+        self.start = 0.0  # burned share without breaks
+        self._ignitions, self._burned, self._landscape = ignitions, 0.0, 0
 
     def twin(self) -> "FuelBreakEnv":
         """Return another environment that shares the landscapes; call it before the first `reset` of this one."""
@@ -117,7 +123,7 @@ class FuelBreakEnv(gymnasium.Env[NDArray[np.uint8], np.int64]):
         model = self.scenes[self._landscape].model
         cells = None if ignitions is None else model.draw(ignitions, self.np_random)
         self.fires, self.placed = model.start(cells, trees=True), []
-        self._start = self._burned = self.fires.burned
+        self.start = self._burned = self.fires.burned
         return self._observation(self.fires), self._info(self.fires)
 
     def step(self, action: np.int64 | int) -> tuple[NDArray[np.uint8], float, bool, bool, dict[str, Any]]:
@@ -139,7 +145,7 @@ class FuelBreakEnv(gymnasium.Env[NDArray[np.uint8], np.int64]):
         return {
             "action_mask": fires.model.burnable & ~fires.breaks,
             "burned": self._burned,
-            "reduction": 1 - self._burned / self._start,
+            "reduction": 1 - self._burned / self.start,
             "landscape": self._landscape,
         }
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from matplotlib.figure import Figure
 from matplotlib.image import imread
 from PIL import Image
@@ -23,7 +24,7 @@ from eigen2.fire.landscapes.rasters import RegionFiles
 from eigen2.fire.pictures import BreaksPlot, draw_placements
 from eigen2.fire.simulation.baselines import PLACEMENTS, reduction
 from eigen2.fire.simulation.environment import FuelBreakEnv
-from eigen2.fire.simulation.spread import FireModel
+from eigen2.fire.simulation.spread import FireModel, Weather
 from tests.fire.conftest import command
 from tests.fire.landscapes.test_rasters import whole as rasters
 from tests.runs import metrics
@@ -33,7 +34,10 @@ BASELINES = ["random", "domirank", "in_degree", "downstream", "adaptive_downstre
 
 def savings(placed: PlacementFile, name: str) -> list[float]:
     """Percent that a placement of a file saves, landscape by landscape, computed anew."""
-    models = [FireModel.of(landscape, duration=placed.fire["duration"]) for landscape in placed.landscapes]
+    pairs = zip(placed.landscapes, placed.fires, strict=True)
+    models = [
+        FireModel.of(each, Weather(fire["wind_speed"], fire["wind_from"]), fire["duration"]) for each, fire in pairs
+    ]
     return [100 * reduction(*each) for each in zip(models, placed.placements[name], strict=True)]
 
 
@@ -64,9 +68,26 @@ def test_the_test_says_what_each_placement_saves_on_each_landscape(whole: Path) 
         assert (np.array(summary["scores"][improved]) >= summary["scores"][start]).all()  # it simulates all fires here
 
 
+def test_ground_unlike_that_of_the_fit_is_warned_of(
+    whole: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The fit trained on three landscapes on which a fire burns most of the 144 cells."""
+    best = f"--ckpt_path={whole / 'checkpoints' / 'best.ckpt'}"
+    fitted = torch.load(whole / "checkpoints" / "best.ckpt", weights_only=True)["eigen2"]["inference"]["data"]
+    data = FuelBreakDataModule(grid_size=12, num_landscapes=3)
+    burned = [144 * FireModel.of(landscape).start().burned for landscape in data.landscapes("train")]
+    np.testing.assert_allclose(fitted["burned_cells"], burned, rtol=0.15)  # of 64 fires
+    command("test", tmp_path / "same", best)
+    assert "may be far" not in caplog.text
+    command("test", tmp_path / "short", best, "--data.fire_simulation_max_duration=9")
+    assert "in the fit: the champion may be far from its best" in caplog.text
+
+
 def test_the_gap_is_that_to_local_search() -> None:
     saved = {"champion": np.array([0.3, 0.5]), "greedy": np.array([0.6, 0.6]), "local_search": np.array([0.4, 0.6])}
-    gaps = {line.split()[0]: line.split()[-1] for line in make_test_result(saved, 3).text.splitlines()[2:]}
+    text = make_test_result(saved, np.array([20.0, 1000.0]), 3).text
+    assert "a fire burns 510 cells without breaks (20 to 1,000)" in text
+    gaps = {line.split()[0]: line.split()[-1] for line in text.splitlines()[3:]}
     assert gaps == {"champion": "20.0", "greedy": "-20.0", "local_search": "0.0"}
 
 

@@ -22,6 +22,7 @@ from eigen2.fire.landscapes.rasters import Region
 from eigen2.fire.networks import downstream_share
 from eigen2.fire.simulation.baselines import adaptive_downstream, reduction
 from eigen2.fire.simulation.spread import FireModel
+from eigen2.runtime.checkpoint import DurableCheckpointIO
 from tests.fire.conftest import flat
 from tests.fire.landscapes.test_rasters import whole as rasters
 from tests.fire.landscapes.test_rasters import write
@@ -236,3 +237,20 @@ def test_the_command_writes_breaks_for_a_gis(
     assert "free.tif holds 0" in ended(capsys, 2, [*line, f"--cost={free}"])
     other = write(tmp_path / "other.tif", np.zeros((24, 23)))
     assert "other.tif has another grid" in ended(capsys, 2, [*line, f"--no_go={other}"])
+
+
+def test_a_fit_with_ranges_of_fires_needs_those_of_the_region(
+    whole: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["cli.py"])
+    torch.set_num_threads(1)
+    checkpoint = torch.load(whole / "checkpoints" / "best.ckpt", weights_only=True)
+    ranges = {"fire_simulation_max_duration": [60.0, 120.0], "wind_speed": [5.0, 40.0], "wind_from": [0.0, 360.0]}
+    checkpoint["eigen2"]["settings"] |= {f"data.{name}": span for name, span in ranges.items()}
+    DurableCheckpointIO().save_checkpoint(checkpoint, tmp_path / "ranges.ckpt")
+    line = ["fire", "place", f"--ckpt_path={tmp_path / 'ranges.ckpt'}", f"--output={tmp_path / 'b.tif'}"]
+    line += [f"--landscape.{name}={path}" for name, path in rasters(tmp_path).items()]
+    assert "the fit had duration from 60 to 120; give --duration" in ended(capsys, 2, line)
+    assert "give --wind_speed" in ended(capsys, 2, [*line, "--duration=90"])
+    main([*line, "--duration=90", "--winds=[{wind_speed: 9, wind_from: 0}]"])
+    assert (tmp_path / "b.tif").exists()

@@ -263,6 +263,16 @@ def test_a_file_and_baselines_beside_it(tmp_path: Path) -> None:
     assert list(figures["reduction"]) == ["mine", "random"]
     settings = figures["settings"]
     assert (settings["duration"], settings["wind_speed"], settings["wind_from"]) == (60, 30, 270)
+    given["landscapes"] = [{**SPEC, "fire": {"duration": 90}}] * 2
+    given["placements"] = {"mine": given["placements"]["mine"] * 2}
+    two = [f"--placements={write(tmp_path / 'two.json', given)}", f"--python={fake(tmp_path)}", f"--out={out}"]
+    run(*two, "--overwrite")
+    assert json.loads(out.read_text())["settings"]["duration"] == 90
+    given["landscapes"][1] = SPEC  # of 60 minutes
+    two[0] = f"--placements={write(tmp_path / 'three.json', given)}"
+    with pytest.raises(UserError, match="has duration by landscape; give one --duration for all"):
+        run(*two, "--overwrite")
+    run(*two, "--overwrite", "--duration=30")
     with pytest.raises(UserError, match="--baselines mine is unknown; use any of random"):
         run(*own, "--baselines=[mine]", "--overwrite")
     empty = write(tmp_path / "e.json", {"landscapes": [SPEC]})
