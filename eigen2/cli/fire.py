@@ -4,11 +4,13 @@ import json
 import os
 import sys
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
+import yaml
 from jaxtyping import Float64
 from jsonargparse import Namespace
 
@@ -18,10 +20,11 @@ from eigen2.files import Folder, write
 from eigen2.fire.datamodule import FIRE_RANGES
 from eigen2.fire.evaluation.placements import FIRE_KEYS, LARGEST_GRID, Cells, read_placements
 from eigen2.fire.evaluation.regions import Plan, Wind, judge, place, tail_mean, write_breaks
+from eigen2.fire.evaluation.terrain import fit_terrain
 from eigen2.fire.evaluation.validator import VARIABLE, Conditions, Score, require_pyretechnics, validate
 from eigen2.fire.landscapes.fuels import NON_BURNABLE
 from eigen2.fire.landscapes.landscape import synthetic
-from eigen2.fire.landscapes.rasters import Region, RegionFiles, read_on_grid, read_region
+from eigen2.fire.landscapes.rasters import Region, RegionFiles, read_on_grid, read_region, tiles
 from eigen2.fire.networks import load_champion
 from eigen2.fire.simulation.baselines import PLACEMENTS
 from eigen2.fire.simulation.spread import Weather
@@ -65,6 +68,13 @@ PLACE: dict[str, tuple[Any, Any, str]] = {
     "winds": (list[Wind], [], "Several winds in place of one, as [{wind_speed: 9, wind_from: 270, weight: 0.7}, ...]."),
 }
 """Type, default (`...` if required) and help of each option of `fire place`."""
+TERRAIN: dict[str, tuple[Any, Any, str]] = {
+    "landscape": (RegionFiles, ..., "Rasters of the region."),
+    "output": (str, "terrain.yaml", "YAML file to write, for `fit --data.terrain`."),
+    "grid_size": (int, 32, f"Rows and columns of the tiles compared, in cells (4 to {LARGEST_GRID})."),
+    **{name: (float, FIRE[name], f"{text}.") for name, text in CONDITIONS.items()},
+}
+"""Type, default (`...` if required) and help of each option of `fire terrain`."""
 
 
 def make_parser(command: str = "fire") -> Parser:
@@ -74,6 +84,7 @@ def make_parser(command: str = "fire") -> Parser:
     for name, options, text in (
         ("validate", OPTIONS, "Score placements with eigen2's fire model and, in more detail, pyretechnics."),
         ("place", PLACE, "Place fuel breaks in a region of any size by the champion of a fit."),
+        ("terrain", TERRAIN, "Fit the synthetic landscapes to a region: its fuel, water, slope, and how much burns."),
     ):
         subcommand = Parser(description=text)
         for option, (kind, default, words) in options.items():
@@ -85,8 +96,25 @@ def make_parser(command: str = "fire") -> Parser:
 
 
 def run(command: str, options: Namespace) -> None:
-    """Run `fire place` or `fire validate`."""
-    (_place if options.command == "place" else _validate)(options[options.command])
+    """Run a command of `fire`."""
+    {"place": _place, "terrain": _terrain, "validate": _validate}[options.command](options[options.command])
+
+
+def _terrain(options: Namespace) -> None:
+    """Fit the terrain of synthetic landscapes to a region, and write it."""
+    output, size = Path(options.output), options.grid_size
+    require_range("--grid_size", size, least=4, most=LARGEST_GRID)
+    if output.exists() and not options.overwrite:
+        raise UserError(f"{str(output)!r} exists: name another --output, or give --overwrite")
+    weather = Weather(options.wind_speed, options.wind_from)
+    region = read_region(RegionFiles(**vars(options.landscape)))
+    fitted = fit_terrain(tiles(region, size, "train"), weather, options.duration)
+    try:
+        write(output, yaml.safe_dump(asdict(fitted.terrain), sort_keys=False))
+    except OSError as error:
+        raise UserError(f"--output {output} cannot be written ({error.strerror}); name another file") from error
+    print(f"a fire burns {fitted.region:.1%} of a tile of the region, {fitted.synthetic:.1%} of a synthetic landscape")
+    print(f"fit on such landscapes: --data.terrain {output}")
 
 
 def _place(options: Namespace) -> None:

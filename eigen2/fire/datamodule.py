@@ -21,7 +21,7 @@ from eigen2.errors import UserError, require_range
 from eigen2.files import Folder
 from eigen2.fire.evaluation import placements
 from eigen2.fire.evaluation.placements import FIRE_KEYS, Cells, PlacementFile, Spec
-from eigen2.fire.landscapes.landscape import SPLITS, Landscape, Split, synthetic
+from eigen2.fire.landscapes.landscape import SPLITS, Landscape, Split, Terrain, synthetic
 from eigen2.fire.landscapes.rasters import Region, RegionFiles, read_region, tiles
 from eigen2.fire.networks import QMap
 from eigen2.fire.simulation.baselines import PLACEMENTS, reduction
@@ -72,6 +72,7 @@ class FuelBreakDataModule(DQNDataModule):
         landscape_seed: seed of the synthetic landscapes (0 or more).
         region: rasters to cut landscapes from; null makes synthetic ones. `grid_size` is then the size of a tile, and
             the three numbers of landscapes are upper limits.
+        terrain: statistics of synthetic landscapes, in a YAML file or key by key; `fire terrain` fits them to a region.
         relative_rewards: reward a break relative to what still burned before it, which keeps one scale throughout an
             episode, as model.prior expects; false rewards percentage points of the whole map.
         num_parallel_envs: episodes played at the same time, the batch of an epoch (1 or more).
@@ -105,6 +106,7 @@ class FuelBreakDataModule(DQNDataModule):
         test_landscapes: int = 12,
         landscape_seed: int = 0,
         region: RegionFiles | None = None,
+        terrain: Terrain | None = None,
         relative_rewards: bool = True,
         num_parallel_envs: int = 4,
         parallel_method: Literal["sync", "async"] = "sync",
@@ -141,6 +143,8 @@ class FuelBreakDataModule(DQNDataModule):
     def specs(self, split: Split) -> list[Spec]:
         """Return the description of each landscape of a split for a file of placements."""
         source: Spec = {"seed": self._settings["landscape_seed"]}
+        if self._settings["terrain"] is not None:
+            source["terrain"] = to_config(self._settings["terrain"])
         if self.region is not None:
             source = {"region": {name: str(Path(path).resolve()) for name, path in self.region.given().items()}}
         spec = {"grid_size": self._settings["grid_size"], "split": split, **source}
@@ -168,7 +172,8 @@ class FuelBreakDataModule(DQNDataModule):
         """Return the landscapes of a split with their numbers; the tiles of a region are picked evenly."""
         size, seed, count = self._settings["grid_size"], self._settings["landscape_seed"], self.counts[split]
         if self.region is None:
-            return [(synthetic(size, seed, number, split), number) for number in range(count)]
+            terrain = self._settings["terrain"]
+            return [(synthetic(size, seed, number, split, terrain), number) for number in range(count)]
         self._region = self._region or read_region(self.region)
         available = tiles(self._region, size, split)
         numbers = np.linspace(0, len(available) - 1, min(count, len(available))).round().astype(int)

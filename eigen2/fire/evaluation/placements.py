@@ -15,7 +15,7 @@ from eigen2.core.compatibility import flatten
 from eigen2.core.datamodule import TestResult
 from eigen2.errors import UserError
 from eigen2.files import Folder, archive_other_test, object_schema
-from eigen2.fire.landscapes.landscape import SPLITS, Landscape, Split, synthetic
+from eigen2.fire.landscapes.landscape import SPLITS, Landscape, Split, Terrain, synthetic
 from eigen2.fire.landscapes.rasters import Region, RegionFiles, read_region, tiles
 
 log = logging.getLogger(__name__)
@@ -35,7 +35,11 @@ _SIZE = {"type": "integer", "minimum": 4, "maximum": LARGEST_GRID}
 _SPLIT, _PATH, _NUMBER = {"enum": [*SPLITS]}, {"type": "string"}, {"type": "number"}
 _FILES = dict.fromkeys(RegionFiles.__dataclass_fields__, _PATH)
 _FIRE = object_schema({}, dict.fromkeys(FIRE_KEYS, _NUMBER))
-_SYNTHETIC = object_schema({"grid_size": _SIZE, "seed": _COUNT, "number": _COUNT}, {"split": _SPLIT, "fire": _FIRE})
+_SHARES = {"type": "object", "additionalProperties": _NUMBER, "propertyNames": {"pattern": "^[0-9]{2,3}$"}}
+_TERRAIN = object_schema({"fuel": _SHARES, **dict.fromkeys(("water", "slope", "patchiness", "cell_size"), _NUMBER)})
+_SYNTHETIC = object_schema(
+    {"grid_size": _SIZE, "seed": _COUNT, "number": _COUNT}, {"split": _SPLIT, "terrain": _TERRAIN, "fire": _FIRE}
+)
 _REGION = object_schema({name: _FILES.pop(name) for name in ("elevation", "fuel")}, _FILES)
 _TILE = object_schema({"grid_size": _SIZE, "region": _REGION, "split": _SPLIT, "number": _COUNT}, {"fire": _FIRE})
 _LANDSCAPE = {"if": {"type": "object", "required": ["region"]}, "then": _TILE, "else": _SYNTHETIC}
@@ -51,8 +55,8 @@ SCHEMA = object_schema(
 """Schema of a file of placements.
 
 - `landscapes`: `{"grid_size": 32, "seed": 0, "number": 5}` is a synthetic landscape of `FuelBreakEnv(grid_size,
-  seed=seed)`; with a `"split"`, it is one of a run with that `data.landscape_seed`; with a `"region"` as `data.region`
-  in place of the seed, a tile of rasters;
+  seed=seed)`; with a `"split"`, it is one of a run with that `data.landscape_seed` and, with `"terrain"`, that
+  `data.terrain`; with a `"region"` as `data.region` in place of the seed, a tile of rasters;
 - `placements`: for each name, one list of breaks for every landscape: numbers of cells, `row * columns + column`;
 - `fire`: `duration` (minutes), `wind_speed` (km/h) and `wind_from` (degrees) where a landscape has no `"fire"` of its
   own;
@@ -110,7 +114,7 @@ def _landscape(spec: Spec, regions: dict[RegionFiles, Region]) -> Landscape:
     """Make a landscape; `regions` caches the regions already read."""
     size, number, split = spec["grid_size"], spec["number"], spec.get("split")
     if "region" not in spec:
-        return synthetic(size, spec["seed"], number, split)
+        return synthetic(size, spec["seed"], number, split, _terrain(spec))
     files = RegionFiles(**spec["region"])
     if files not in regions:
         regions[files] = read_region(files)
@@ -118,6 +122,14 @@ def _landscape(spec: Spec, regions: dict[RegionFiles, Region]) -> Landscape:
     if number >= len(available):
         raise UserError(f"the region has {len(available)} {split} tiles of {size} x {size}, no number {number}")
     return available[number]
+
+
+def _terrain(spec: Spec) -> Terrain | None:
+    """Return the statistics of a synthetic landscape, None for the usual ones."""
+    if "terrain" not in spec:
+        return None
+    fuel = {int(model): share for model, share in spec["terrain"]["fuel"].items()}
+    return Terrain(**{**spec["terrain"], "fuel": fuel})
 
 
 def save_champion(folder: Folder, placements: PlacementFile) -> None:

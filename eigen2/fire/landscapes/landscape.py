@@ -1,6 +1,6 @@
 """Terrain, fuel and canopy on a grid of square cells, from arrays or synthetic."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
@@ -8,13 +8,9 @@ from jaxtyping import Float64
 from numpy.typing import NDArray
 
 from eigen2.errors import UserError, require_range
-from eigen2.fire.landscapes.fuels import WATER, require_known
+from eigen2.fire.landscapes.fuels import NON_BURNABLE, WATER, require_known
 
-MEAN_SLOPE = 0.25  # mean slope of synthetic landscapes, rise over run; a scene of real mountains had 0.19
-LAKES = 0.03  # share of a synthetic landscape's cells under water
-LADDER = (101, 102, 104, 122, 145, 165, 183, 188)
-"""Fuel models of synthetic landscapes, from the sparsest vegetation to the densest: grass, shrub, timber."""
-TIMBER = 165  # first fuel model of the ladder that has trees
+TIMBER = 161  # first fuel model with trees
 Split = Literal["train", "validation", "test"]
 SPLITS: tuple[Split, ...] = ("train", "validation", "test")
 
@@ -92,26 +88,62 @@ def slopes(
     return np.hypot(south, east), aspect
 
 
-def synthesize(size: int, rng: np.random.Generator) -> Landscape:
+@dataclass(frozen=True)
+class Terrain:
+    """Statistics that synthetic landscapes are made to; `eigen2.fire.evaluation.terrain` fits them to a region.
+
+    Args:
+        fuel: share of the cells by fuel model, without water (0 or more each, in all above 0; scaled to a sum of 1).
+        water: share of the cells in lakes, in the lowest ground (0 to below 1).
+        slope: mean slope, rise over run (above 0).
+        patchiness: how fast the spectral power of the vegetation falls with the frequency (0 or more); at 0 each cell
+            is of its own, and patches grow with it.
+    """
+
+    fuel: dict[int, float] = field(
+        default_factory=lambda: dict.fromkeys((101, 102, 104, 122, 145, 165, 183, 188), 0.125)
+    )
+    water: float = 0.03
+    slope: float = 0.25  # a scene of real mountains had 0.19
+    patchiness: float = 3.0
+    cell_size: float = 30.0
+
+    def __post_init__(self) -> None:
+        require_known(self.fuel)
+        for model, share in self.fuel.items():
+            require_range(f"terrain.fuel.{model}", share, least=0, most=1e9)
+        if not any(share for model, share in self.fuel.items() if model not in NON_BURNABLE):
+            raise UserError("terrain.fuel has no model that burns with a share above 0; give one")
+        require_range("terrain.water", self.water, least=0, below=1)
+        require_range("terrain.slope", self.slope, above=0, most=20)
+        require_range("terrain.patchiness", self.patchiness, least=0, most=10)
+        require_range("terrain.cell_size", self.cell_size, above=0)
+
+
+def synthesize(size: int, rng: np.random.Generator, terrain: Terrain | None = None) -> Landscape:
     """Make a synthetic landscape of `size` rows and columns (4 or more) of hills, lakes, grass, shrub and timber.
 
-    Elevation and vegetation are Gaussian random fields with spectra like those of real ones; each fuel of the ladder
-    covers an equal share of the land; the canopy follows the vegetation.
+    Elevation and vegetation are Gaussian random fields with spectra like those of real ones. Fuel models follow the
+    vegetation in the order of their numbers, which is from bare ground to timber and slash; so does the canopy.
     """
     require_range("grid_size", size, least=4)
-    height, density = _random_field(size, 4, rng), _random_field(size, 3, rng)
-    surface = np.quantile(height, LAKES)
+    terrain = terrain or Terrain()
+    height, density = _random_field(size, 4, rng), _random_field(size, terrain.patchiness, rng)
+    surface = np.quantile(height, terrain.water)
     height = np.maximum(height, surface) - surface
-    height *= MEAN_SLOPE / slopes(height, 30.0)[0].mean()
-    slope, aspect = slopes(height, 30.0)
+    height *= terrain.slope / slopes(height, terrain.cell_size)[0].mean()
+    slope, aspect = slopes(height, terrain.cell_size)
 
     rank = density.argsort(axis=None).argsort().reshape(size, size) / size**2
-    fuel = np.array(LADDER)[(rank * len(LADDER)).astype(int)]
-    first = LADDER.index(TIMBER) / len(LADDER)
-    growth = np.clip((rank - first) / (1 - first), 0, 1)  # from the sparsest timber to the densest
-    lake = height <= 0
+    models = sorted(terrain.fuel)
+    bounds = np.cumsum([terrain.fuel[model] for model in models])
+    bounds /= bounds[-1]
+    fuel = np.array(models)[np.searchsorted(bounds, rank, side="right")]
+    first = np.concatenate([[0.0], bounds])[np.searchsorted(models, TIMBER)]
+    growth = np.clip((rank - first) / max(1 - first, 1 / size**2), 0, 1)  # from the sparsest timber to the densest
+    lake = (height <= 0) & (terrain.water > 0)
     fuel[lake] = WATER
-    wooded = (rank >= first) & ~lake
+    wooded = fuel >= TIMBER
     tall = wooded * (8 + 20 * growth)
     return Landscape(
         elevation=500 + height,
@@ -122,13 +154,16 @@ def synthesize(size: int, rng: np.random.Generator) -> Landscape:
         canopy_height=tall,
         canopy_base_height=0.2 * tall,
         canopy_bulk_density=wooded * (0.05 + 0.1 * growth),
+        cell_size=terrain.cell_size,
     )
 
 
-def synthetic(size: int, seed: int, number: int, split: Split | None = None) -> Landscape:
+def synthetic(
+    size: int, seed: int, number: int, split: Split | None = None, terrain: Terrain | None = None
+) -> Landscape:
     """Return a landscape of the series that `seed` determines for a split, or, with None, for `FuelBreakEnv`."""
     part = [] if split is None else [SPLITS.index(split)]
-    return synthesize(size, np.random.default_rng([seed, *part, number]))
+    return synthesize(size, np.random.default_rng([seed, *part, number]), terrain)
 
 
 def _random_field(size: int, power: float, rng: np.random.Generator) -> Float64[np.ndarray, "size size"]:

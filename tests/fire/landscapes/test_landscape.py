@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 
 from eigen2.errors import UserError
-from eigen2.fire.landscapes.landscape import LADDER, Landscape, slopes, synthesize
+from eigen2.fire.landscapes.landscape import Landscape, Terrain, slopes, synthesize
 from tests.fire.conftest import flat
+
+LADDER = [*Terrain().fuel]
 
 
 def test_a_synthetic_landscape_is_plausible() -> None:
@@ -24,6 +26,19 @@ def test_a_synthetic_landscape_is_plausible() -> None:
     assert (land.slope[land.fuel == 98].min()) == 0
     near = np.abs(np.diff(np.argsort(LADDER)[np.searchsorted(LADDER, np.where(land.fuel == 98, 101, land.fuel))]))
     assert near.mean() < 1.5  # chance alone: 2.6; neighbours have like vegetation
+
+
+def test_terrain_decides_fuel_water_slope_and_patches() -> None:
+    shares = {93: 0.25, 101: 0.25, 145: 0.5}
+    for patchiness, like in ((0.0, 0.375), (3.0, 0.8)):  # of two independent cells, 0.0625 + 0.0625 + 0.25 are alike
+        land = synthesize(64, np.random.default_rng(0), Terrain(shares, 0.0, 0.1, patchiness, cell_size=20.0))
+        found = {number: (land.fuel == number).mean() for number in shares}
+        assert found == pytest.approx(shares, abs=1e-3)
+        assert (land.slope.mean(), land.cell_size) == (pytest.approx(0.1, rel=1e-4), 20.0)
+        assert (land.fuel[1:] == land.fuel[:-1]).mean() == pytest.approx(like, abs=0.03 if patchiness == 0 else 0.15)
+        assert not land.canopy_cover.any()
+    drowned = synthesize(64, np.random.default_rng(0), Terrain(shares, water=0.4))
+    assert (drowned.fuel == 98).mean() == pytest.approx(0.4, abs=0.001)
 
 
 def test_it_repeats_and_follows_the_seed() -> None:
