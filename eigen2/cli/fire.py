@@ -17,7 +17,7 @@ from eigen2.errors import UserError, require_range
 from eigen2.files import Folder, write
 from eigen2.fire.evaluation.placements import LARGEST_GRID, Cells, read_placements
 from eigen2.fire.evaluation.regions import Plan, Wind, judge, place, tail_mean, write_breaks
-from eigen2.fire.evaluation.validator import VARIABLE, Conditions, Score, require_pyretechnics, validate
+from eigen2.fire.evaluation.validator import VARIABLE, Conditions, Estimate, Score, require_pyretechnics, validate
 from eigen2.fire.landscapes.fuels import NON_BURNABLE
 from eigen2.fire.landscapes.landscape import synthetic
 from eigen2.fire.landscapes.rasters import Region, RegionFiles, read_on_grid, read_region
@@ -27,6 +27,7 @@ from eigen2.fire.simulation.spread import Weather
 from eigen2.runtime.run_folder import find_checkpoint
 
 FIRE = {"duration": 240.0, "wind_speed": 15.0, "wind_from": 270.0}  # unless an option or --placements sets them
+CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 WORST = 0.05  # share of the fires that burn most, whose mean loss (CVaR) `fire place` prints too
 CONDITIONS = {
     "duration": "Duration of a fire in minutes (above 0)",
@@ -46,6 +47,7 @@ OPTIONS: dict[str, tuple[Any, Any, str]] = {
         name: (float | None, None, f"{text}; null takes the value of --placements, or {FIRE[name]:g}.")
         for name, text in CONDITIONS.items()
     },
+    "processes": (int | None, None, "Processes of pyretechnics at a time (1 or more); null is the number of cores."),
     "out": (str | None, None, "JSON file to write the scores to."),
 }
 """Type, default and help of each option of `fire validate`."""
@@ -115,10 +117,7 @@ def _place(options: Namespace) -> None:
     barred = None if options.no_go is None else np.nan_to_num(read_on_grid(options.no_go, region)) != 0
     values = None if options.value is None else _values(options.value, region)
 
-    def show(done: float) -> None:
-        print(f"{done:.0%}", end="\r", file=sys.stderr)
-
-    breaks = place(region, network, plan, costs, barred, values, show)
+    breaks = place(region, network, plan, costs, barred, values, _show)
     outlines = write_breaks(output, region, breaks)
     share = breaks.sum() / max(int((~np.isin(region.landscape.fuel, NON_BURNABLE)).sum()), 1)
     print(f"{breaks.sum():,} breaks, {100 * share:.1f} % of the cells that burn, in {output} and {outlines}")
@@ -128,6 +127,10 @@ def _place(options: Namespace) -> None:
         before, after = (scale * tail_mean(each, losses.weights, part) for each in (losses.before, losses.after))
         saved = f"{100 * (1 - after / before):.1f} % saved" if before else "nothing to save"
         print(f"{text}: {before:,.1f} {unit} burned without breaks, {after:,.1f} with them on average, {saved}")
+
+
+def _show(done: float) -> None:
+    print(f"{done:.0%}", end="\r", file=sys.stderr)
 
 
 def _values(path: str, region: Region) -> Float64[np.ndarray, "rows columns"]:
@@ -165,17 +168,28 @@ def _validate(options: Namespace) -> None:
             placements[name].append(PLACEMENTS[name](conditions.model(landscape), max(budget, 1), rng))
     if not placements:
         raise UserError("there is no placement to score; give --placements with some, or --baselines")
-    scores = validate(landscapes, placements, conditions, python)
+    scores = validate(landscapes, placements, conditions, python, options.processes or CORES, _show)
     _print(scores, version)
     if options.out is not None:
-        used = {key: value for key, value in options.as_dict().items() if key not in ("python", "out", "overwrite")}
-        reduction = {name: {by: round(value, 4) for by, value in vars(score).items()} for name, score in scores.items()}
-        figures = {"settings": {**used, **fire}, "pyretechnics": version, "reduction": reduction}
+        unused = ("python", "processes", "out", "overwrite")
+        used = {key: value for key, value in options.as_dict().items() if key not in unused}
+        figures = {"settings": {**used, **fire}, "pyretechnics": version, **_figures(scores)}
         try:
             Folder(Path(options.out).parent).make()
             write(Path(options.out), json.dumps(figures, indent=2, allow_nan=False) + "\n")
         except OSError as error:
             raise UserError(f"--out {options.out} cannot be written ({error.strerror}); name another file") from error
+
+
+def _figures(scores: Mapping[str, Score]) -> dict[str, dict[str, dict[str, float | None]]]:
+    """Return the scores for JSON: `reduction`, and its `standard_error`, None if that is not known."""
+    reduction: dict[str, dict[str, float | None]] = {}
+    errors: dict[str, dict[str, float | None]] = {}
+    for name, score in scores.items():
+        saved: dict[str, Estimate] = {by: each for by, each in vars(score).items() if by != "breaks"}
+        reduction[name] = {"breaks": score.breaks, **{by: round(each.mean, 4) for by, each in saved.items()}}
+        errors[name] = {by: None if np.isnan(each.error) else round(each.error, 4) for by, each in saved.items()}
+    return {"reduction": reduction, "standard_error": errors}
 
 
 def _check(options: Namespace) -> None:
@@ -184,6 +198,8 @@ def _check(options: Namespace) -> None:
     require_range("--grid_size", options.grid_size, least=4, most=LARGEST_GRID)
     require_range("--seed", options.seed, least=0)
     require_range("--budget", options.budget, above=0, most=1)
+    if options.processes is not None:
+        require_range("--processes", options.processes, least=1)
     for name in options.baselines or []:
         if name not in PLACEMENTS:
             raise UserError(f"--baselines {name} is unknown; use any of {', '.join(PLACEMENTS)}")
@@ -193,9 +209,18 @@ def _check(options: Namespace) -> None:
 
 def _print(scores: Mapping[str, Score], version: str) -> None:
     titles = {"travel_time": "all fires", "same_fires": "same fires", "surface": "surface", "crown": "crown"}
-    table = pd.DataFrame({name: vars(score) for name, score in scores.items()}).T.sort_values("travel_time")
-    percent = (100 * table[[*titles]]).rename(columns=titles)
-    print("burned area saved, %")
-    print(pd.concat([table["breaks"], percent], axis=1).to_string(float_format="{:.1f}".format))
+    table = {
+        name: {
+            "breaks": f"{score.breaks:.1f}",
+            **{
+                title: "{:.1f} ± {:.1f}".format(*(100 * part for part in vars(score)[by]))
+                for by, title in titles.items()
+            },
+        }
+        for name, score in sorted(scores.items(), key=lambda item: item[1].travel_time.mean)
+    }
+    print("burned area saved, %, ± standard error")
+    print(pd.DataFrame(table).T.to_string())
     print("all fires, same fires  by eigen2: fires from every cell that burns, or the fires of pyretechnics")
     print(f"surface, crown         by pyretechnics {version}: without the canopy, or with canopy and crown fire")
+    print("All placements share landscapes and fires: they differ more certainly than their errors suggest.")
