@@ -15,7 +15,8 @@ from jsonargparse import Namespace
 from eigen2.cli.parser import Parser
 from eigen2.errors import UserError, require_range
 from eigen2.files import Folder, write
-from eigen2.fire.evaluation.placements import LARGEST_GRID, Cells, read_placements
+from eigen2.fire.evaluation.cell2fire import SCENARIO, write_instance
+from eigen2.fire.evaluation.placements import LARGEST_GRID, Cells, read_placements, require_fit
 from eigen2.fire.evaluation.regions import Plan, Wind, judge, place, tail_mean, write_breaks
 from eigen2.fire.evaluation.validator import VARIABLE, Conditions, Estimate, Score, require_pyretechnics, validate
 from eigen2.fire.landscapes.fuels import NON_BURNABLE
@@ -52,6 +53,13 @@ OPTIONS: dict[str, tuple[Any, Any, str]] = {
 }
 """Type, default and help of each option of `fire validate`."""
 
+EXPORT: dict[str, tuple[Any, Any, str]] = {
+    "placements": (str, ..., "JSON file of placements."),
+    "placement": (str, "champion", "Name of the placement whose breaks to write."),
+    "number": (int, 0, "Number of the landscape in the file (0 or more)."),
+    "out": (str, ..., "Folder to write."),
+}
+"""Type, default (`...` if required) and help of each option of `fire export`."""
 
 PLACE: dict[str, tuple[Any, Any, str]] = {
     "ckpt_path": (str, "best", "Champion: best or last of the run, or a checkpoint file."),
@@ -75,6 +83,7 @@ def make_parser(command: str = "fire") -> Parser:
     for name, options, text in (
         ("validate", OPTIONS, "Score placements with eigen2's fire model and, in more detail, pyretechnics."),
         ("place", PLACE, "Place fuel breaks in a region of any size by the champion of a fit."),
+        ("export", EXPORT, "Write a landscape, its weather and breaks as an instance folder of Cell2Fire."),
     ):
         subcommand = Parser(description=text)
         for option, (kind, default, words) in options.items():
@@ -86,8 +95,8 @@ def make_parser(command: str = "fire") -> Parser:
 
 
 def run(command: str, options: Namespace) -> None:
-    """Run `fire place` or `fire validate`."""
-    (_place if options.command == "place" else _validate)(options[options.command])
+    """Run `fire validate`, `fire place` or `fire export`."""
+    {"validate": _validate, "place": _place, "export": _export}[options.command](options[options.command])
 
 
 def _place(options: Namespace) -> None:
@@ -190,6 +199,29 @@ def _figures(scores: Mapping[str, Score]) -> dict[str, dict[str, dict[str, float
         reduction[name] = {"breaks": score.breaks, **{by: round(each.mean, 4) for by, each in saved.items()}}
         errors[name] = {by: None if np.isnan(each.error) else round(each.error, 4) for by, each in saved.items()}
     return {"reduction": reduction, "standard_error": errors}
+
+
+def _export(options: Namespace) -> None:
+    """Write an instance folder of Cell2Fire, and print how to run it."""
+    out, name, number = Path(options.out), options.placement, options.number
+    if out.exists() and not options.overwrite:
+        raise UserError(f"{options.out!r} exists: name another --out, or give --overwrite")
+    file = read_placements(options.placements)
+    if name not in file.placements:
+        known = ", ".join(file.placements) or "none"
+        raise UserError(f"{options.placements} has no --placement {name}; its placements: {known}")
+    require_range("--number", number, least=0, most=len(file.specs) - 1)
+    fire = {**FIRE, **file.fire}
+    conditions = Conditions(Weather(fire["wind_speed"], fire["wind_from"]), fire["duration"])
+    require_fit({name: file.placements[name]}, [conditions.model(landscape) for landscape in file.landscapes])
+    breaks = file.placements[name][number]
+    try:
+        write_instance(Folder(out), file.landscapes[number], breaks, conditions)
+    except OSError as error:
+        raise UserError(f"--out {out} cannot be written ({error.strerror}); name another folder") from error
+    print(f"{len(breaks)} breaks of {name} on landscape {number} are in {out}; burn it by")
+    words = f"--input-instance-folder {out} --output-folder {out}/results --FirebreakCells {out}/breaks.csv"
+    print(f"Cell2Fire --sim S {words} --scenario {SCENARIO} --max-fire-periods {round(conditions.duration)}")
 
 
 def _check(options: Namespace) -> None:
