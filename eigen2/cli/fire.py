@@ -255,4 +255,4 @@ def _print(scores: Mapping[str, Score], version: str) -> None:
     print(pd.DataFrame(table).T.to_string())
     print("all fires, same fires  by eigen2: fires from every cell that burns, or the fires of pyretechnics")
     print(f"surface, crown         by pyretechnics {version}: without the canopy, or with canopy and crown fire")
-    print("All placements share landscapes and fires: they differ more certainly than their errors suggest.")
+    print("All share landscapes and fires, so a difference of two scores usually has a smaller error than the scores.")
