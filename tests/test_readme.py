@@ -211,11 +211,13 @@ def test_tables_of_the_docs_are_what_the_code_says() -> None:
     assert {name: action for name, action, _ in rows} == asdict(Policy())
     limits = dict(pair for *_, text in rows for pair in re.findall(r"`(\w+)` ([\d.]+)", text))
     assert {name: float(value) for name, value in limits.items()} == asdict(Limits())
-    found = json.loads((ROOT / "docs" / "figures" / "fire-validate.json").read_text())["reduction"]
-    rows = re.findall(r"^\| (\w+) \|((?: [\d.]+ \|){4})$", (ROOT / "docs" / "fire.md").read_text(), re.MULTILINE)
-    shown = {name: [float(cell) for cell in cells.split("|")[:-1]] for name, cells in rows}
+    figures = json.loads((ROOT / "docs" / "figures" / "fire-validate.json").read_text())
+    cell = r" [\d.]+(?: ± [\d.]+)? \|"
+    rows = re.findall(rf"^\| (\w+) \|((?:{cell}){{4}})$", (ROOT / "docs" / "fire.md").read_text(), re.MULTILINE)
+    shown = {name: [float(part) for part in re.findall(r"[\d.]+", cells)] for name, cells in rows}
+    parts = [figures[key] for key in ("reduction", "standard_error") if key in figures]
     by = ("travel_time", "same_fires", "surface", "crown")
-    assert shown == {name: [round(100 * each[key], 1) for key in by] for name, each in found.items()}
+    assert shown == {name: [round(100 * part[name][key], 1) for key in by for part in parts] for name in parts[0]}
 
 
 def test_targets_links_and_settings_exist(capsys: pytest.CaptureFixture[str]) -> None:

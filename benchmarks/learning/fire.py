@@ -40,10 +40,10 @@ OTHERS |= {"agent, % of local_search": "{share:.1f}", "after swaps, %": "{swappe
 SCORES = {"": "{name}", "saved, %": "{mean:.1f}", "each seed": "{each}", "fit, s": "{seconds:.0f}"}
 VALIDATE = {
     "placement": "{name}",
-    "here, all fires": "{travel_time:.1f}",
-    "here, the same 60 fires": "{same_fires:.1f}",
-    "pyretechnics, no canopy": "{surface:.1f}",
-    "pyretechnics, crown fire": "{crown:.1f}",
+    "here, all fires": "{travel_time}",
+    "here, the same 60 fires": "{same_fires}",
+    "pyretechnics, no canopy": "{surface}",
+    "pyretechnics, crown fire": "{crown}",
 }
 
 
@@ -106,9 +106,13 @@ def machine_text(figures: Figures) -> str:
 
 
 def validate_table(figures: Figures) -> str:
-    """Return the percent of burned area that placements save by eigen2's fire model and by pyretechnics."""
-    reduction = figures["reduction"].items()
-    return table(VALIDATE, [{"name": name, **{key: 100 * row[key] for key in row}} for name, row in reduction])
+    """Return the percent of burned area that placements save by each fire model, with the standard error if known."""
+    errors = figures.get("standard_error", {})
+    rows = []
+    for name, saved in figures["reduction"].items():
+        error = {by: f" ± {100 * each:.1f}" for by, each in errors.get(name, {}).items() if each is not None}
+        rows.append({"name": name, **{by: f"{100 * each:.1f}{error.get(by, '')}" for by, each in saved.items()}})
+    return table(VALIDATE, rows)
 
 
 SETTINGS = {"seeds": 5, "few": 2, "threads": 1, "words": []}

@@ -18,10 +18,11 @@ from eigen2.cli.parser import Parser
 from eigen2.errors import UserError, require_range
 from eigen2.files import Folder, write
 from eigen2.fire.datamodule import FIRE_RANGES
-from eigen2.fire.evaluation.placements import FIRE_KEYS, LARGEST_GRID, Cells, read_placements
+from eigen2.fire.evaluation.cell2fire import SCENARIO, write_instance
+from eigen2.fire.evaluation.placements import FIRE_KEYS, LARGEST_GRID, Cells, read_placements, require_fit
 from eigen2.fire.evaluation.regions import Plan, Wind, judge, place, tail_mean, write_breaks
 from eigen2.fire.evaluation.terrain import fit_terrain
-from eigen2.fire.evaluation.validator import VARIABLE, Conditions, Score, require_pyretechnics, validate
+from eigen2.fire.evaluation.validator import VARIABLE, Conditions, Estimate, Score, require_pyretechnics, validate
 from eigen2.fire.landscapes.fuels import NON_BURNABLE
 from eigen2.fire.landscapes.landscape import synthetic
 from eigen2.fire.landscapes.rasters import Region, RegionFiles, read_on_grid, read_region, tiles
@@ -31,6 +32,7 @@ from eigen2.fire.simulation.spread import Weather
 from eigen2.runtime.run_folder import find_checkpoint
 
 FIRE = {"duration": 240.0, "wind_speed": 15.0, "wind_from": 270.0}  # unless an option or --placements sets them
+CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 WORST = 0.05  # share of the fires that burn most, whose mean loss (CVaR) `fire place` prints too
 CONDITIONS = {
     "duration": "Duration of a fire in minutes (above 0)",
@@ -50,10 +52,18 @@ OPTIONS: dict[str, tuple[Any, Any, str]] = {
         name: (float | None, None, f"{text}; null takes the value of --placements, or {FIRE[name]:g}.")
         for name, text in CONDITIONS.items()
     },
+    "processes": (int | None, None, "Processes of pyretechnics at a time (1 or more); null is the number of cores."),
     "out": (str | None, None, "JSON file to write the scores to."),
 }
 """Type, default and help of each option of `fire validate`."""
 
+EXPORT: dict[str, tuple[Any, Any, str]] = {
+    "placements": (str, ..., "JSON file of placements."),
+    "placement": (str, "champion", "Name of the placement whose breaks to write."),
+    "number": (int, 0, "Number of the landscape in the file (0 or more)."),
+    "out": (str, ..., "Folder to write."),
+}
+"""Type, default (`...` if required) and help of each option of `fire export`."""
 
 PLACE: dict[str, tuple[Any, Any, str]] = {
     "ckpt_path": (str, "best", "Champion: best or last of the run, or a checkpoint file."),
@@ -85,6 +95,7 @@ def make_parser(command: str = "fire") -> Parser:
         ("validate", OPTIONS, "Score placements with eigen2's fire model and, in more detail, pyretechnics."),
         ("place", PLACE, "Place fuel breaks in a region of any size by the champion of a fit."),
         ("terrain", TERRAIN, "Fit the synthetic landscapes to a region: its fuel, water, slope, and how much burns."),
+        ("export", EXPORT, "Write a landscape, its weather and breaks as an instance folder of Cell2Fire."),
     ):
         subcommand = Parser(description=text)
         for option, (kind, default, words) in options.items():
@@ -97,7 +108,8 @@ def make_parser(command: str = "fire") -> Parser:
 
 def run(command: str, options: Namespace) -> None:
     """Run a command of `fire`."""
-    {"place": _place, "terrain": _terrain, "validate": _validate}[options.command](options[options.command])
+    commands = {"validate": _validate, "place": _place, "terrain": _terrain, "export": _export}
+    commands[options.command](options[options.command])
 
 
 def _terrain(options: Namespace) -> None:
@@ -137,10 +149,7 @@ def _place(options: Namespace) -> None:
     barred = None if options.no_go is None else np.nan_to_num(read_on_grid(options.no_go, region)) != 0
     values = None if options.value is None else _values(options.value, region)
 
-    def show(done: float) -> None:
-        print(f"{done:.0%}", end="\r", file=sys.stderr)
-
-    breaks = place(region, network, plan, costs, barred, values, show)
+    breaks = place(region, network, plan, costs, barred, values, _show)
     outlines = write_breaks(output, region, breaks)
     share = breaks.sum() / max(int((~np.isin(region.landscape.fuel, NON_BURNABLE)).sum()), 1)
     print(f"{breaks.sum():,} breaks, {100 * share:.1f} % of the cells that burn, in {output} and {outlines}")
@@ -167,6 +176,10 @@ def _plan(options: Namespace, fit: Mapping[str, Any]) -> Plan:
     return Plan(options.budget, fire["duration"], tuple(winds))
 
 
+def _show(done: float) -> None:
+    print(f"{done:.0%}", end="\r", file=sys.stderr)
+
+
 def _values(path: str, region: Region) -> Float64[np.ndarray, "rows columns"]:
     """Read what burns with each cell, 0 where data are missing."""
     values: Float64[np.ndarray, "rows columns"] = np.nan_to_num(read_on_grid(path, region), nan=0.0)
@@ -182,42 +195,79 @@ def _validate(options: Namespace) -> None:
     _check(options)
     python: str = options.python or os.environ.get(VARIABLE, "")
     version = require_pyretechnics(python)  # before anything that takes long
-    fire: Mapping[str, float] = {}
     placements: dict[str, Cells] = {}
     if options.placements is None:
         landscapes = [synthetic(options.grid_size, options.seed, number) for number in range(options.landscapes)]
+        fires: list[dict[str, float]] = [{}] * len(landscapes)
         names = list(PLACEMENTS) if options.baselines is None else options.baselines
     else:
         file = read_placements(options.placements)
         landscapes, placements, names = file.landscapes, dict(file.placements), options.baselines or []
-        fire = file.fires[0]
-        for name in FIRE_KEYS:
-            values = {each.get(name) for each in file.fires}
-            if len(values) > 1 and options[name] is None:
-                raise UserError(f"{options.placements} has {name} by landscape; give one --{name} for all")
-    fire = {**FIRE, **fire, **{name: options[name] for name in FIRE if options[name] is not None}}
-    weather = Weather(fire["wind_speed"], fire["wind_from"])
-    conditions = Conditions(weather, fire["duration"], options.fires, options.seed)
+        fires = file.fires
+    given = {name: options[name] for name in FIRE if options[name] is not None}
+    fires = [{**FIRE, **fire, **given} for fire in fires]
+    conditions = [_conditions(fire, options.fires, options.seed) for fire in fires]
     for name in names:
         if name in placements:
             raise UserError(f"--baselines {name} is a placement of {options.placements} already; rename one")
         placements[name] = []
         for number, landscape in enumerate(landscapes):
             rng, budget = np.random.default_rng([options.seed, number, 1]), int(options.budget * landscape.fuel.size)
-            placements[name].append(PLACEMENTS[name](conditions.model(landscape), max(budget, 1), rng))
+            placements[name].append(PLACEMENTS[name](conditions[number].model(landscape), max(budget, 1), rng))
     if not placements:
         raise UserError("there is no placement to score; give --placements with some, or --baselines")
-    scores = validate(landscapes, placements, conditions, python)
+    scores = validate(landscapes, placements, conditions, python, options.processes or CORES, _show)
     _print(scores, version)
     if options.out is not None:
-        used = {key: value for key, value in options.as_dict().items() if key not in ("python", "out", "overwrite")}
-        reduction = {name: {by: round(value, 4) for by, value in vars(score).items()} for name, score in scores.items()}
-        figures = {"settings": {**used, **fire}, "pyretechnics": version, "reduction": reduction}
+        unused = ("python", "processes", "out", "overwrite")
+        used = {key: value for key, value in options.as_dict().items() if key not in unused}
+        by_landscape = {name: [fire[name] for fire in fires] for name in FIRE}
+        shared = {name: values[0] if len({*values}) == 1 else values for name, values in by_landscape.items()}
+        figures = {"settings": {**used, **shared}, "pyretechnics": version, **_figures(scores)}
         try:
             Folder(Path(options.out).parent).make()
             write(Path(options.out), json.dumps(figures, indent=2, allow_nan=False) + "\n")
         except OSError as error:
             raise UserError(f"--out {options.out} cannot be written ({error.strerror}); name another file") from error
+
+
+def _conditions(fire: Mapping[str, float], fires: int = 1, seed: int = 0) -> Conditions:
+    """Return the conditions of fires by FIRE_KEYS, of which pyretechnics burns some."""
+    return Conditions(Weather(fire["wind_speed"], fire["wind_from"]), fire["duration"], fires, seed)
+
+
+def _figures(scores: Mapping[str, Score]) -> dict[str, dict[str, dict[str, float | None]]]:
+    """Return the scores for JSON: `reduction`, and its `standard_error`, None if that is not known."""
+    reduction: dict[str, dict[str, float | None]] = {}
+    errors: dict[str, dict[str, float | None]] = {}
+    for name, score in scores.items():
+        saved: dict[str, Estimate] = {by: each for by, each in vars(score).items() if by != "breaks"}
+        reduction[name] = {"breaks": score.breaks, **{by: round(each.mean, 4) for by, each in saved.items()}}
+        errors[name] = {by: None if np.isnan(each.error) else round(each.error, 4) for by, each in saved.items()}
+    return {"reduction": reduction, "standard_error": errors}
+
+
+def _export(options: Namespace) -> None:
+    """Write an instance folder of Cell2Fire, and print how to run it."""
+    out, name, number = Path(options.out), options.placement, options.number
+    if out.exists() and not options.overwrite:
+        raise UserError(f"{options.out!r} exists: name another --out, or give --overwrite")
+    file = read_placements(options.placements)
+    if name not in file.placements:
+        known = ", ".join(file.placements) or "none"
+        raise UserError(f"{options.placements} has no --placement {name}; its placements: {known}")
+    require_range("--number", number, least=0, most=len(file.specs) - 1)
+    conditions = [_conditions({**FIRE, **fire}) for fire in file.fires]
+    models = [each.model(landscape) for each, landscape in zip(conditions, file.landscapes, strict=True)]
+    require_fit({name: file.placements[name]}, models)
+    breaks = file.placements[name][number]
+    try:
+        write_instance(Folder(out), file.landscapes[number], breaks, conditions[number])
+    except OSError as error:
+        raise UserError(f"--out {out} cannot be written ({error.strerror}); name another folder") from error
+    print(f"{len(breaks)} breaks of {name} on landscape {number} are in {out}; burn it by")
+    words = f"--input-instance-folder {out} --output-folder {out}/results --FirebreakCells {out}/breaks.csv"
+    print(f"Cell2Fire --sim S {words} --scenario {SCENARIO} --max-fire-periods {round(conditions[number].duration)}")
 
 
 def _check(options: Namespace) -> None:
@@ -226,6 +276,8 @@ def _check(options: Namespace) -> None:
     require_range("--grid_size", options.grid_size, least=4, most=LARGEST_GRID)
     require_range("--seed", options.seed, least=0)
     require_range("--budget", options.budget, above=0, most=1)
+    if options.processes is not None:
+        require_range("--processes", options.processes, least=1)
     for name in options.baselines or []:
         if name not in PLACEMENTS:
             raise UserError(f"--baselines {name} is unknown; use any of {', '.join(PLACEMENTS)}")
@@ -235,9 +287,18 @@ def _check(options: Namespace) -> None:
 
 def _print(scores: Mapping[str, Score], version: str) -> None:
     titles = {"travel_time": "all fires", "same_fires": "same fires", "surface": "surface", "crown": "crown"}
-    table = pd.DataFrame({name: vars(score) for name, score in scores.items()}).T.sort_values("travel_time")
-    percent = (100 * table[[*titles]]).rename(columns=titles)
-    print("burned area saved, %")
-    print(pd.concat([table["breaks"], percent], axis=1).to_string(float_format="{:.1f}".format))
+    table = {
+        name: {
+            "breaks": f"{score.breaks:.1f}",
+            **{
+                title: "{:.1f} ± {:.1f}".format(*(100 * part for part in vars(score)[by]))
+                for by, title in titles.items()
+            },
+        }
+        for name, score in sorted(scores.items(), key=lambda item: item[1].travel_time.mean)
+    }
+    print("burned area saved, %, ± standard error")
+    print(pd.DataFrame(table).T.to_string())
     print("all fires, same fires  by eigen2: fires from every cell that burns, or the fires of pyretechnics")
     print(f"surface, crown         by pyretechnics {version}: without the canopy, or with canopy and crown fire")
+    print("All share landscapes and fires, so a difference of two scores usually has a smaller error than the scores.")

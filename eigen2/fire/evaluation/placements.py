@@ -2,7 +2,7 @@
 
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -17,6 +17,7 @@ from eigen2.errors import UserError
 from eigen2.files import Folder, archive_other_test, object_schema
 from eigen2.fire.landscapes.landscape import SPLITS, Landscape, Split, Terrain, synthetic
 from eigen2.fire.landscapes.rasters import Region, RegionFiles, read_region, tiles
+from eigen2.fire.simulation.spread import FireModel
 
 log = logging.getLogger(__name__)
 
@@ -130,6 +131,22 @@ def _terrain(spec: Spec) -> Terrain | None:
         return None
     fuel = {int(model): share for model, share in spec["terrain"]["fuel"].items()}
     return Terrain(**{**spec["terrain"], "fuel": fuel})
+
+
+def require_fit(placements: Mapping[str, Cells], models: Sequence[FireModel]) -> None:
+    """Raise UserError for a placement that lacks breaks for a landscape, or has one where there can be none."""
+    for number, model in enumerate(models):
+        if not model.burnable.any():
+            raise UserError(f"nothing burns on landscape {number}; look at its fuel")
+    for name, placed in placements.items():
+        if len(placed) != len(models):
+            problem = f"placements.{name} has breaks for {len(placed)} landscapes"
+            raise UserError(f"{problem}; it must have a list for each of the {len(models)}")
+        for number, (model, cells) in enumerate(zip(models, placed, strict=True)):
+            try:
+                model.start(np.empty(0, int), cells)
+            except ValueError as error:
+                raise UserError(f"placements.{name}[{number}] does not fit landscape {number}: {error}") from error
 
 
 def save_champion(folder: Folder, placements: PlacementFile) -> None:

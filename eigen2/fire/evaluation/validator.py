@@ -5,21 +5,24 @@ environment, whose interpreter runs `pyretechnics_worker.py`.
 """
 
 import json
+import os
 import re
 import subprocess
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, NamedTuple
 
 import numpy as np
+from jaxtyping import Float64
 from numpy.typing import NDArray
 
 from eigen2.errors import UserError, require_range
-from eigen2.fire.evaluation.placements import Cells
+from eigen2.fire.evaluation.placements import Cells, require_fit
+from eigen2.fire.landscapes.fuels import NON_BURNABLE
 from eigen2.fire.landscapes.landscape import Landscape
-from eigen2.fire.simulation.baselines import reduction
 from eigen2.fire.simulation.spread import FireModel, Weather
 
 WORKER = Path(__file__).with_name("pyretechnics_worker.py")
@@ -34,7 +37,7 @@ FOLIAR_MOISTURE = 0.9  # moisture of needles and leaves, for crown fire
 
 @dataclass(frozen=True)
 class Conditions:
-    """Weather and fire duration (minutes); pyretechnics burns `fires` per landscape, in cells that `seed` draws."""
+    """Fires on a landscape: weather and duration (minutes); pyretechnics burns `fires`, in cells that `seed` draws."""
 
     weather: Weather
     duration: float = 240.0
@@ -51,40 +54,90 @@ class Conditions:
         return FireModel.of(landscape, self.weather, self.duration)
 
 
+class Estimate(NamedTuple):
+    """Share of the burned area that a placement saves (0 to 1; below 0 if more burns), estimated by `estimates`."""
+
+    mean: float  # over landscapes
+    error: float  # standard error of the mean; NaN if one fire gives no error
+
+
 @dataclass(frozen=True)
 class Score:
-    """Share of the burned area that a placement saves, the mean over landscapes (0 to 1; below 0 if more burns)."""
+    """What a placement saves, by each model."""
 
-    breaks: float  # cells
-    travel_time: float  # by `simulation.spread`, over fires from every cell that burns
-    same_fires: float  # by `simulation.spread`, over the fires that pyretechnics burns
-    surface: float  # by pyretechnics, without the canopy
-    crown: float  # by pyretechnics, with the canopy and crown fire
+    breaks: float  # cells, the mean over landscapes
+    travel_time: Estimate  # by `simulation.spread`, over fires from every cell that burns
+    same_fires: Estimate  # by `simulation.spread`, over the fires that pyretechnics burns
+    surface: Estimate  # by pyretechnics, without the canopy
+    crown: Estimate  # by pyretechnics, with the canopy and crown fire
 
 
 def validate(
-    landscapes: Sequence[Landscape], placements: Mapping[str, Cells], conditions: Conditions, python: str
+    landscapes: Sequence[Landscape],
+    placements: Mapping[str, Cells],
+    conditions: Sequence[Conditions],
+    python: str,
+    processes: int = 1,
+    show: Callable[[float], None] = lambda done: None,
 ) -> dict[str, Score]:
-    """Return the scores of placements by both models; `python` is an interpreter with pyretechnics."""
-    models = [conditions.model(landscape) for landscape in landscapes]
-    travel_time = {name: _savings(name, placed, models) for name, placed in placements.items()}
-    fires, seed = conditions.fires, conditions.seed  # the 2 separates these draws from those of `synthetic`
-    ignitions = [model.draw(fires, np.random.default_rng([seed, i, 2])) for i, model in enumerate(models)]
-    every: list[Cells] = [[[] for _ in models], *placements.values()]  # the first without breaks
-    same_fires = [  # cells that each fire burns, of each landscape (placements, fires)
-        np.array([np.isfinite(model.start(cells, breaks[i]).arrival).sum(1) for breaks in every], float)
-        for i, (model, cells) in enumerate(zip(models, ignitions, strict=True))
+    """Return the scores of placements by both models, the same for any number of processes.
+
+    Each landscape has its own conditions, with as many fires. `python` is an interpreter with pyretechnics, of which
+    `processes` run at a time; `show` is called with the share of their work that is done.
+    """
+    models = [each.model(landscape) for each, landscape in zip(conditions, landscapes, strict=True)]
+    require_fit(placements, models)
+    ignitions = [  # the 2 separates these draws from those of `synthetic`
+        model.draw(each.fires, np.random.default_rng([each.seed, number, 2]))
+        for number, (model, each) in enumerate(zip(models, conditions, strict=True))
     ]
-    burned = {"same_fires": same_fires} | ask_pyretechnics(python, _request(landscapes, ignitions, every, conditions))
-    saved = {by: np.mean([1 - each.mean(1) / each[0].mean() for each in found], 0) for by, found in burned.items()}
+    placed: list[Cells] = [[[] for _ in models], *placements.values()]  # the first without breaks
+    breaks = [list(each) for each in zip(*placed, strict=True)]  # of each landscape, in the order of placements
+    requests = [
+        _request(landscape, cells, each, own)
+        for landscape, cells, every, own in zip(landscapes, ignitions, breaks, conditions, strict=True)
+        for each in every
+    ]
+    replies = ask_pyretechnics(python, requests, processes, show)
+    burned = {  # cells that each fire burns, of each landscape (placements, fires)
+        "travel_time": [_burn(model, None, every) for model, every in zip(models, breaks, strict=True)],
+        "same_fires": [_burn(*each) for each in zip(models, ignitions, breaks, strict=True)],
+    }
+    for model in ("surface", "crown"):
+        counts = [reply[model] for reply in replies]
+        burned[model] = [np.array(counts[i : i + len(placed)], float) for i in range(0, len(counts), len(placed))]
+    found = {by: estimates(each, [int(model.burnable.sum()) for model in models]) for by, each in burned.items()}
     return {
         name: Score(
-            breaks=float(np.mean([len(cells) for cells in placed])),
-            travel_time=travel_time[name],
-            **{by: float(values[k]) for by, values in saved.items()},
+            breaks=float(np.mean([len(cells) for cells in placements[name]])),
+            **{by: each[k] for by, each in found.items()},
         )
-        for k, (name, placed) in enumerate(placements.items(), 1)
+        for k, name in enumerate(placements)
     }
+
+
+def estimates(burned: Sequence[Float64[np.ndarray, "placements _fires"]], candidates: Sequence[int]) -> list[Estimate]:
+    """Estimate what each placement saves from the cells that fires burn on each landscape, in row 0 without breaks.
+
+    Of several landscapes, these are the units, as their fires share terrain and fuel: the standard error is the
+    standard deviation of their savings over the root of their number. It includes what the choice of fires adds.
+
+    Of one landscape, fires are the units, n drawn without replacement from N `candidates`, and burn with and without
+    breaks in pairs: the error is that of a ratio of means by the delta method (Cochran 1977, Sampling Techniques, 6.4),
+    the standard deviation of the residuals y - R x times sqrt((1 - n / N) / n) over the mean x, where x is what a fire
+    burns without breaks, y with them and R the ratio of their means. It is 0 if a fire starts in every candidate.
+    """
+    saved = np.array([1 - each[1:].mean(1) / each[0].mean() for each in burned])
+    landscapes, fires = len(burned), burned[0].shape[1]
+    if landscapes > 1:
+        errors = saved.std(0, ddof=1) / np.sqrt(landscapes)
+    elif fires > 1:
+        (without, *breaks), share = burned[0], fires / candidates[0]
+        residuals = np.array(breaks) - (1 - saved[0])[:, None] * without
+        errors = residuals.std(1, ddof=1) * np.sqrt((1 - share) / fires) / without.mean()
+    else:
+        errors = np.full(saved.shape[1], np.nan)
+    return [Estimate(*map(float, each)) for each in zip(saved.mean(0), errors, strict=True)]
 
 
 def require_pyretechnics(python: str) -> str:
@@ -106,10 +159,11 @@ def require_pyretechnics(python: str) -> str:
     return str(version)
 
 
-def _run(python: str, *arguments: str) -> str:
+def _run(python: str, *arguments: str, stdin: IO[str] | None = None) -> str:
     """Run the worker and return its output."""
+    command = [python, "-I", str(WORKER), *arguments]
     try:
-        process = subprocess.run([python, "-I", str(WORKER), *arguments], capture_output=True, text=True, check=False)
+        process = subprocess.run(command, stdin=stdin, capture_output=True, text=True, check=False)
     except OSError as error:
         raise UserError(f"--python {python} cannot be run ({error.strerror}); name a Python interpreter") from error
     if process.returncode:
@@ -118,46 +172,65 @@ def _run(python: str, *arguments: str) -> str:
     return process.stdout
 
 
-def _savings(name: str, placed: Cells, models: Sequence[FireModel]) -> float:
-    """Return the share of the burned area that a placement saves; raise UserError if it does not fit the landscapes."""
-    if len(placed) != len(models):
-        problem = f"placements.{name} has breaks for {len(placed)} landscapes"
-        raise UserError(f"{problem}; it must have a list for each of the {len(models)}")
-    saved = []
-    for number, (model, cells) in enumerate(zip(models, placed, strict=True)):
-        try:
-            saved.append(reduction(model, cells))
-        except ValueError as error:
-            raise UserError(f"placements.{name}[{number}] does not fit landscape {number}: {error}") from error
-    return float(np.mean(saved))
+def _burn(
+    model: FireModel, ignitions: NDArray[Any] | None, placed: Sequence[list[int]]
+) -> Float64[np.ndarray, "placements fires"]:
+    """Return how many cells each fire burns by eigen2's model."""
+    return np.array([np.isfinite(model.start(ignitions, breaks).arrival).sum(1) for breaks in placed], float)
 
 
 def _request(
-    landscapes: Sequence[Landscape], ignitions: Sequence[NDArray[Any]], placed: Sequence[Cells], conditions: Conditions
+    landscape: Landscape, ignitions: NDArray[Any], breaks: list[int], conditions: Conditions
 ) -> dict[str, Any]:
     """Return the arrays of a request, which the worker's module describes."""
-    weather = conditions.weather
-    request: dict[str, Any] = {
+    weather, layers = conditions.weather, landscape.layers()
+    fuel = layers.pop("fuel").copy()
+    fuel.flat[breaks] = NON_BURNABLE[0]
+    del layers["elevation"]
+    return layers | {
+        "fuel": fuel,
+        "cell_size": landscape.cell_size,
+        "ignitions": ignitions,
         "wind_speed": weather.wind_speed,
         "wind_from": weather.wind_from,
         "moisture": [*vars(weather.moisture).values(), FOLIAR_MOISTURE],
         "duration": conditions.duration,
-        "landscapes": len(landscapes),
     }
-    for i, (landscape, cells) in enumerate(zip(landscapes, ignitions, strict=True)):
-        breaks = np.zeros((len(placed), landscape.fuel.size), bool)
-        for row, each in zip(breaks, placed, strict=True):
-            row[each[i]] = True
-        request |= {f"{i}/{name}": layer for name, layer in landscape.layers().items() if name != "elevation"}
-        request |= {f"{i}/cell_size": landscape.cell_size, f"{i}/ignitions": cells, f"{i}/breaks": breaks}
-    return request
 
 
-def ask_pyretechnics(python: str, request: Mapping[str, Any]) -> dict[str, list[NDArray[np.float64]]]:
-    """Return how many cells each fire burns in pyretechnics: by model, for each landscape (placements, fires)."""
-    with tempfile.TemporaryDirectory(prefix="eigen2-") as folder:
-        request_file, reply_file = Path(folder, "request.npz"), Path(folder, "reply.json")
-        np.savez(request_file, **request)
-        _run(python, str(request_file), str(reply_file))
-        reply = json.loads(reply_file.read_text(encoding="utf-8"))
-    return {model: [np.array(counts, float) for counts in reply[model]] for model in ("surface", "crown")}
+def ask_pyretechnics(
+    python: str,
+    requests: Sequence[Mapping[str, Any]],
+    processes: int = 1,
+    show: Callable[[float], None] = lambda done: None,
+) -> list[dict[str, list[int]]]:
+    """Return how many cells each fire of each request burns in pyretechnics, by model.
+
+    Some workers run at a time. All end as soon as one fails, or this process ends for whatever reason.
+    """
+    stdin, kept = os.pipe()  # a worker ends with its standard input, which nobody writes to
+    with (
+        open(stdin, encoding="utf-8") as alive,
+        tempfile.TemporaryDirectory(prefix="eigen2-") as folder,
+        ThreadPoolExecutor(processes) as pool,
+        open(kept, "w", encoding="utf-8"),  # closed first
+    ):
+        files = [Path(folder, f"{number}.npz") for number in range(len(requests))]
+        futures = [pool.submit(_ask, python, *each, alive) for each in zip(files, requests, strict=True)]
+        try:
+            for done, future in enumerate(as_completed(futures), 1):
+                future.result()
+                show(done / len(futures))
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+        return [future.result() for future in futures]
+
+
+def _ask(python: str, file: Path, request: Mapping[str, Any], alive: IO[str]) -> dict[str, list[int]]:
+    """Run a worker on a request and return its reply."""
+    reply = file.with_suffix(".json")
+    np.savez(file, **request)
+    _run(python, str(file), str(reply), stdin=alive)
+    found: dict[str, list[int]] = json.loads(reply.read_text(encoding="utf-8"))
+    return found

@@ -19,7 +19,7 @@ from eigen2.errors import UserError
 from eigen2.files import Folder
 from eigen2.fire.datamodule import FuelBreakDataModule
 from eigen2.fire.evaluation.placements import PlacementFile, make_test_result, read_placements, write_placements
-from eigen2.fire.landscapes.landscape import synthesize
+from eigen2.fire.landscapes.landscape import synthesize, synthetic
 from eigen2.fire.landscapes.rasters import RegionFiles
 from eigen2.fire.pictures import BreaksPlot, draw_placements
 from eigen2.fire.simulation.baselines import PLACEMENTS, reduction
@@ -30,6 +30,48 @@ from tests.fire.landscapes.test_rasters import whole as rasters
 from tests.runs import metrics
 
 BASELINES = ["random", "domirank", "in_degree", "downstream", "adaptive_downstream"]
+
+
+def write(path: Path, given: object) -> Path:
+    path.write_text(json.dumps(given))
+    return path
+
+
+SPEC = {"grid_size": 8, "seed": 3, "number": 2}
+FILES = {"elevation": "dem.tif", "fuel": "fbfm40.tif"}
+TILE = {"grid_size": 8, "region": FILES, "split": "test", "number": 2}
+
+
+def test_a_file_of_placements(tmp_path: Path) -> None:
+    path = write(tmp_path / "p.json", {"landscapes": [SPEC], "placements": {"a": [[1]]}, "fire": {"wind_speed": 9}})
+    found = read_placements(path)
+    np.testing.assert_array_equal(found.landscapes[0].elevation, synthetic(8, 3, 2).elevation)
+    assert (found.placements, found.fire, found.generation) == ({"a": [[1]]}, {"wind_speed": 9}, -1)
+    assert read_placements(write(tmp_path / "tile.json", {"landscapes": [TILE]})).specs == [TILE]
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ([], "in it, .* is not of type 'object'"),
+        ({"landscape": [SPEC]}, "'landscapes' is a required property"),
+        ({"landscapes": [{}]}, r"in landscapes\[0\], 'grid_size' is a required property"),
+        ({"landscapes": [{**SPEC, "seed": 1.0}]}, r"in landscapes\[0\]\.seed, 1\.0 is not of type 'integer'"),
+        ({"landscapes": [{**SPEC, "grid_size": 3}]}, "grid_size, 3 is less than the minimum of 4"),
+        ({"landscapes": [{**TILE, "region": {"fuel": "f.tif"}}]}, r"region, 'elevation' is a required"),
+        ({"landscapes": [{**TILE, "region": {**FILES, "units": "si"}}]}, r"region, .*'units' was unexpected"),
+        ({"landscapes": [SPEC], "placements": {"a": [[True]]}}, r"in placements\.a\[0\]\[0\], True is not of type"),
+        ({"landscapes": [SPEC], "fire": {"duration": "long"}}, r"in fire\.duration, 'long' is not of type 'number'"),
+    ],
+)
+def test_files_of_placements_that_are_refused(tmp_path: Path, given: object, words: str) -> None:
+    with pytest.raises(UserError, match=r"p\.json is not a file of placements: .*" + words):
+        read_placements(write(tmp_path / "p.json", given))
+    with pytest.raises(UserError, match="cannot be read"):
+        read_placements(tmp_path / "none.json")
+    (tmp_path / "broken.json").write_text("{")
+    with pytest.raises(UserError, match="is not JSON"):
+        read_placements(tmp_path / "broken.json")
 
 
 def savings(placed: PlacementFile, name: str) -> list[float]:
