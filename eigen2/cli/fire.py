@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import torch
 from jaxtyping import Float64
 from jsonargparse import Namespace
 
@@ -16,14 +17,15 @@ from eigen2.cli.parser import Parser
 from eigen2.errors import UserError, require_range
 from eigen2.files import Folder, write
 from eigen2.fire.evaluation.placements import LARGEST_GRID, Cells, read_placements
-from eigen2.fire.evaluation.regions import Plan, Wind, judge, place, tail_mean, write_breaks
+from eigen2.fire.evaluation.regions import Plan, Wind, judge, needed_bytes, place, tail_mean, write_breaks
 from eigen2.fire.evaluation.validator import VARIABLE, Conditions, Score, require_pyretechnics, validate
 from eigen2.fire.landscapes.fuels import NON_BURNABLE
 from eigen2.fire.landscapes.landscape import synthetic
-from eigen2.fire.landscapes.rasters import Region, RegionFiles, read_on_grid, read_region
+from eigen2.fire.landscapes.rasters import Region, RegionFiles, count_cells, read_on_grid, read_region
 from eigen2.fire.networks import load_champion
 from eigen2.fire.simulation.baselines import PLACEMENTS
 from eigen2.fire.simulation.spread import Weather
+from eigen2.memory.estimate import PeakEstimate
 from eigen2.runtime.run_folder import find_checkpoint
 
 FIRE = {"duration": 240.0, "wind_speed": 15.0, "wind_from": 270.0}  # unless an option or --placements sets them
@@ -106,6 +108,8 @@ def _place(options: Namespace) -> None:
             raise UserError("--winds replaces --wind_speed and --wind_from; give one or the other")
         winds = tuple(options.winds)
     plan = Plan(options.budget, fire["duration"], winds)
+    memory = PeakEstimate("cut a smaller region out: gdalwarp -te", torch.device("cpu"))
+    memory.require(needed_bytes(count_cells(options.landscape.elevation), plan))
     region = read_region(RegionFiles(**vars(options.landscape)))
     costs = None if options.cost is None else read_on_grid(options.cost, region)
     if costs is not None and (free := costs[costs <= 0]).size:
