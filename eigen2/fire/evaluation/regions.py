@@ -192,7 +192,8 @@ def judge(
     A loss is the sum of the values of the cells that a fire burns; without values, the number of cells.
     """
     worth = np.ones(breaks.size) if values is None else values.reshape(-1)
-    placed, burned = ([], np.flatnonzero(breaks).tolist()), np.zeros((2, breaks.size), np.float32)
+    placed: list[list[int]] = [[], np.flatnonzero(breaks).tolist()]
+    burned = np.zeros((2, breaks.size), np.float32)
     losses: tuple[list[float], list[float]] = [], []
     for wind, weight in zip(plan.winds, plan.weights.tolist(), strict=True):
         model = FireModel.of(region.landscape, wind.weather(), plan.duration)
@@ -218,8 +219,8 @@ def tail_mean(losses: Float64[np.ndarray, " fires"], weights: Float64[np.ndarray
     return float(losses[order] @ taken / taken.sum())
 
 
-def write_breaks(output: Path, region: Region, breaks: Bool[np.ndarray, "rows columns"]) -> Path:
-    """Write breaks as a GeoTIFF, 1 in a break, and as GeoJSON of their outlines beside it, whose path is returned.
+def write_breaks(output: Path, region: Region, breaks: Bool[np.ndarray, "rows columns"]) -> None:
+    """Write breaks as a GeoTIFF, 1 in a break, and as GeoJSON of their outlines beside it.
 
     Both have the region's projection; GeoJSON names it by its EPSG number, as QGIS and GDAL read it, where it has one.
     Raises UserError if a file cannot be written.
@@ -244,4 +245,3 @@ def write_breaks(output: Path, region: Region, breaks: Bool[np.ndarray, "rows co
         write(outline_file, f'{json.dumps(head)[:-1]}, "features": [{parts}]}}\n')
     except (OSError, rasterio.errors.RasterioError) as error:
         raise UserError(f"{output} or {outline_file} cannot be written ({error}); name another file") from error
-    return outline_file

@@ -255,7 +255,11 @@ def test_the_command_writes_breaks_for_a_gis(
     said = capsys.readouterr().out
     assert f"{placed.sum()} breaks" in said
     assert "ha burned without breaks" in said
+    assert (tmp_path / "b.png").read_bytes().startswith(b"\x89PNG")
+    for name in ("b.tif", "b.geojson"):
+        (tmp_path / name).unlink()  # the map alone is there
     assert "give --overwrite" in ended(capsys, 2, line)
+    assert "name a GeoTIFF" in ended(capsys, 2, [*line, "--overwrite", f"--output={tmp_path / 'b.png'}"])
     line.append("--overwrite")
     values = write(tmp_path / "value.tif", np.eye(24))
     winds = "[{wind_speed: 30, wind_from: 0, weight: 2}, {wind_speed: 9, wind_from: 90}]"
