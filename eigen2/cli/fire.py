@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import torch
 import yaml
 from jaxtyping import Float64
 from jsonargparse import Namespace
@@ -20,15 +21,17 @@ from eigen2.files import Folder, write
 from eigen2.fire.datamodule import FIRE_RANGES
 from eigen2.fire.evaluation.cell2fire import SCENARIO, write_instance
 from eigen2.fire.evaluation.placements import FIRE_KEYS, LARGEST_GRID, Cells, read_placements, require_fit
-from eigen2.fire.evaluation.regions import Plan, Wind, judge, place, tail_mean, write_breaks
+from eigen2.fire.evaluation.regions import Plan, Wind, judge, needed_bytes, place, tail_mean, write_breaks
 from eigen2.fire.evaluation.terrain import fit_terrain
 from eigen2.fire.evaluation.validator import VARIABLE, Conditions, Estimate, Score, require_pyretechnics, validate
 from eigen2.fire.landscapes.fuels import NON_BURNABLE
 from eigen2.fire.landscapes.landscape import synthetic
-from eigen2.fire.landscapes.rasters import Region, RegionFiles, read_on_grid, read_region, tiles
+from eigen2.fire.landscapes.rasters import Region, RegionFiles, count_cells, read_on_grid, read_region, tiles
 from eigen2.fire.networks import load_champion
+from eigen2.fire.pictures import write_map
 from eigen2.fire.simulation.baselines import PLACEMENTS
 from eigen2.fire.simulation.spread import Weather
+from eigen2.memory.estimate import PeakEstimate
 from eigen2.runtime.run_folder import find_checkpoint
 
 FIRE = {"duration": 240.0, "wind_speed": 15.0, "wind_from": 270.0}  # unless an option or --placements sets them
@@ -70,7 +73,11 @@ PLACE: dict[str, tuple[Any, Any, str]] = {
     "trainer.default_root_dir": (str, "lightning_logs/fuel_breaks", "The run's folder."),
     "landscape": (RegionFiles, ..., "Rasters of the region."),
     "budget": (float, 0.05, "Cost of all breaks over that of all cells that burn (above 0, at most 1)."),
-    "output": (str, "breaks.tif", "GeoTIFF to write; outlines of the breaks go to a .geojson beside it."),
+    "output": (
+        str,
+        "breaks.tif",
+        "GeoTIFF to write; outlines go to a .geojson beside it, a map to a .png.",
+    ),
     "cost": (str | None, None, "Raster of the cost of a break in each cell (above 0); null makes all cells cost 1."),
     "no_go": (str | None, None, "Raster that is not 0 where no break may be; null allows all cells."),
     "value": (str | None, None, "Raster of what burns with each cell, 0 or more, as houses; null counts cells."),
@@ -132,7 +139,10 @@ def _terrain(options: Namespace) -> None:
 def _place(options: Namespace) -> None:
     """Place breaks in a region, and write them."""
     output = Path(options.output)
-    for file in (output, output.with_suffix(".geojson")):
+    picture, outlines = output.with_suffix(".png"), output.with_suffix(".geojson")
+    if output in (picture, outlines):
+        raise UserError(f"--output is {str(output)!r}; name a GeoTIFF, such as breaks.tif")
+    for file in (output, outlines, picture):
         if file.exists() and not options.overwrite:
             raise UserError(f"{str(file)!r} exists: name another --output, or give --overwrite")
     checkpoint = find_checkpoint(Path(options.trainer.default_root_dir), options.ckpt_path, or_start=False)
@@ -140,6 +150,8 @@ def _place(options: Namespace) -> None:
         raise UserError("fire place needs a champion: --ckpt_path best, last or a checkpoint file")
     network, fit = load_champion(Path(checkpoint))
     plan = _plan(options, fit)
+    memory = PeakEstimate("cut a smaller region out: gdalwarp -te", torch.device("cpu"))
+    memory.require(needed_bytes(count_cells(options.landscape.elevation), plan))
     region = read_region(RegionFiles(**vars(options.landscape)))
     costs = None if options.cost is None else read_on_grid(options.cost, region)
     if costs is not None and (free := costs[costs <= 0]).size:
@@ -150,7 +162,7 @@ def _place(options: Namespace) -> None:
     values = None if options.value is None else _values(options.value, region)
 
     breaks = place(region, network, plan, costs, barred, values, _show)
-    outlines = write_breaks(output, region, breaks)
+    write_breaks(output, region, breaks)
     share = breaks.sum() / max(int((~np.isin(region.landscape.fuel, NON_BURNABLE)).sum()), 1)
     print(f"{breaks.sum():,} breaks, {100 * share:.1f} % of the cells that burn, in {output} and {outlines}")
     losses, hectares = judge(region, breaks, plan, values), region.landscape.cell_size**2 / 1e4
@@ -159,6 +171,8 @@ def _place(options: Namespace) -> None:
         before, after = (scale * tail_mean(each, losses.weights, part) for each in (losses.before, losses.after))
         saved = f"{100 * (1 - after / before):.1f} % saved" if before else "nothing to save"
         print(f"{text}: {before:,.1f} {unit} burned without breaks, {after:,.1f} with them on average, {saved}")
+    write_map(picture, region.landscape, breaks, losses.burned)
+    print(f"map in {picture}")
 
 
 def _plan(options: Namespace, fit: Mapping[str, Any]) -> Plan:

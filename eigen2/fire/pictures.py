@@ -2,18 +2,21 @@
 
 import logging
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jaxtyping import UInt8
+from jaxtyping import Bool, Float32, Int16, UInt8
 from lightning.pytorch import Callback, LightningModule, Trainer
+from numpy.typing import NDArray
 
 from callbacks.plots import draw_figure, image_writers
 from eigen2.dqn.module import DQNModule
 from eigen2.errors import UserError, require_range
-from eigen2.files import Folder
+from eigen2.files import Folder, replacing
 from eigen2.fire.datamodule import FuelBreakDataModule
 from eigen2.fire.evaluation.placements import FOLDERS, PLACEMENTS_FILE, read_placements
+from eigen2.fire.landscapes.fuels import NON_BURNABLE
 from eigen2.fire.landscapes.landscape import Landscape
 from eigen2.fire.simulation.environment import Scene
 from eigen2.fire.simulation.spread import Fires
@@ -22,8 +25,15 @@ log = logging.getLogger(__name__)
 
 WIDTH, HEIGHT, DPI = 720, 400, 110  # of the picture of one placement
 INK = "#333333"
-FUELS = ((91, "#9fb4c7"), (100, "#f0dc9a"), (120, "#c9b25f"), (160, "#7fa56b"), (200, "#b58a63"))
-"""First fuel model number and colour of each group: non-burnable, grass, shrub, timber, slash."""
+FUELS = (
+    (91, "#a9bccd", "does not burn"),
+    (100, "#f6e9b2", "grass"),
+    (120, "#d6b656", "shrub"),
+    (160, "#4d9078", "timber"),
+    (200, "#8c5a3c", "slash"),
+)
+"""First fuel model number, colour and name of each group; colour-blind readers can tell the colours apart."""
+MOST, USUAL = 1500, 500  # pixels along the longer side of the map of a region: at most, and about, of a small region
 
 
 def draw_placements(scene: Scene, placements: Mapping[str, Sequence[int]]) -> UInt8[np.ndarray, "height width rgb=3"]:
@@ -55,11 +65,9 @@ def draw_placements(scene: Scene, placements: Mapping[str, Sequence[int]]) -> UI
 def _draw_placement(part: Any, landscape: Landscape, fires: Fires, breaks: Sequence[int], most: float) -> None:
     """Draw fuel and breaks, the first ones darkest, beside the share of fires that burn each cell."""
     from matplotlib import colormaps
-    from matplotlib.colors import to_rgb
 
     left, right = part.subplots(1, 2)
-    kinds = np.searchsorted([first for first, _ in FUELS], landscape.fuel, side="right") - 1
-    left.imshow(np.array([to_rgb(colour) for _, colour in FUELS])[kinds], interpolation="nearest")
+    left.imshow(_fuel_colours(landscape.fuel), interpolation="nearest")
     place = np.full(landscape.shape, np.nan)
     place.reshape(-1)[list(breaks)] = np.linspace(0.0, 0.7, len(breaks))
     left.imshow(place, cmap="RdPu_r", vmin=0, vmax=1, interpolation="nearest")
@@ -72,6 +80,95 @@ def _draw_placement(part: Any, landscape: Landscape, fires: Fires, breaks: Seque
     for axes, title in zip((left, right), titles, strict=True):
         axes.set_title(title, fontsize=9, color=INK)
         axes.set(xticks=[], yticks=[])
+
+
+def _fuel_colours(fuel: Int16[np.ndarray, "rows columns"]) -> UInt8[np.ndarray, "rows columns rgb=3"]:
+    """Return the colour of each cell's fuel group."""
+    from matplotlib.colors import to_rgb
+
+    colours = np.rint([[255 * part for part in to_rgb(colour)] for _, colour, _ in FUELS]).astype(np.uint8)
+    kinds = np.searchsorted([first for first, *_ in FUELS], fuel, side="right") - 1
+    return np.asarray(colours[kinds])
+
+
+def write_map(
+    file: Path,
+    landscape: Landscape,
+    breaks: Bool[np.ndarray, "rows columns"],
+    burned: Float32[np.ndarray, "2 rows columns"],
+) -> None:
+    """Write the picture of `draw_map`; raise UserError if it cannot be written."""
+    from matplotlib.image import imsave
+
+    try:
+        with replacing(file) as draft:
+            imsave(draft, draw_map(landscape, breaks, burned), format="png")
+    except OSError as error:
+        raise UserError(f"{file} cannot be written ({error}); name another file") from error
+
+
+def draw_map(
+    landscape: Landscape, breaks: Bool[np.ndarray, "rows columns"], burned: Float32[np.ndarray, "2 rows columns"]
+) -> UInt8[np.ndarray, "height width rgb=3"]:
+    """Draw breaks on fuel, beside the share of fires that burn a cell without and with breaks (0 to 1).
+
+    A cell of a small region takes several pixels. In a large one a pixel stands for several cells: it is a break if any
+    of them is, burns as the one that burns most, and has the fuel of the north-western one.
+    """
+    from matplotlib import colormaps
+
+    step, most = -(-max(breaks.shape) // MOST), float(burned.max()) or 1.0
+    fuel, drawn = landscape.fuel[::step, ::step], _most(breaks, step)
+    maps = {"breaks on fuel": (colours := _fuel_colours(fuel)).copy()}
+    ground = np.where(np.isin(fuel, NON_BURNABLE)[..., None], colours, 238)  # grey, as the page is white
+    for which, share in zip(("without", "with"), (_most(each, step) for each in burned), strict=True):
+        heat = colormaps["YlOrRd"](0.15 + 0.7 * share / most, bytes=True)[..., :3]
+        title = f"{which} breaks, a cell burns in up to {100 * share.max():.2g} % of fires"
+        maps[title] = np.where(share[..., None] > 0, heat, ground).astype(np.uint8)
+    for title in [*maps][::2]:
+        maps[title][drawn] = 0
+    scale = max(1, round(USUAL / max(fuel.shape)))
+    enlarged = {title: each.repeat(scale, 0).repeat(scale, 1) for title, each in maps.items()}
+    return _draw_maps(enlarged, landscape.cell_size * step / scale)
+
+
+def _most(layer: NDArray[Any], step: int) -> NDArray[Any]:
+    """Return the maximum of each block of `step` x `step` cells."""
+    rows, columns = (np.arange(0, cells, step) for cells in layer.shape)
+    return np.asarray(np.maximum.reduceat(np.maximum.reduceat(layer, rows, 0), columns, 1))
+
+
+def _draw_maps(
+    maps: Mapping[str, UInt8[np.ndarray, "rows columns rgb=3"]], metres: float
+) -> UInt8[np.ndarray, "height width rgb=3"]:
+    """Draw maps in a row, pixel by pixel, with their titles, a legend and a scale bar; a pixel shows so many metres."""
+    height, width = next(iter(maps.values())).shape[:2]
+    unit = max(1, round(max(height, width) / USUAL))  # pixels in one of a small picture
+    pad = 25 * unit  # whole pads are whole pixels of Matplotlib
+    slot = max(width, 14 * pad)
+    whole = -(-(pad + len(maps) * (slot + pad)) // pad) * pad, -(-(height + 4 * pad) // pad) * pad
+    kilometres = max(n * 10.0**k for k in range(-6, 5) for n in (1, 2, 5) if n * 10.0**k <= width * metres / 3000)
+    bar = np.zeros((3 * unit, max(1, round(1000 * kilometres / metres)), 3), np.uint8)
+
+    def draw(figure: Any) -> None:
+        from matplotlib.patches import Patch
+
+        def write(x: float, y: float, text: str, size: int) -> None:
+            figure.text(x / whole[0], 1 - y / whole[1], text, fontsize=size, va="center", color=INK)
+
+        figure.set_layout_engine("none")
+        for number, (title, each) in enumerate(maps.items()):
+            left = pad + number * (slot + pad)
+            figure.figimage(each, left, whole[1] - 2 * pad - height)
+            write(left, 1.5 * pad, title, 9)
+        write(pad + bar.shape[1] + pad // 2, height + 3 * pad - bar.shape[0] / 2, f"{kilometres:g} km", 8)
+        figure.figimage(bar, pad, whole[1] - height - 3 * pad)
+        handles = [Patch(color=colour, label=name) for _, colour, name in FUELS] + [Patch(color="black", label="break")]
+        at = (2 * pad + slot) / whole[0], (whole[1] - height - 3 * pad) / whole[1]
+        style: dict[str, Any] = {"ncols": len(handles), "frameon": False, "fontsize": 8, "labelcolor": INK}
+        figure.legend(handles=handles, loc="center left", bbox_to_anchor=at, borderaxespad=0, **style)
+
+    return draw_figure(draw, *whole, 100 * unit)
 
 
 class BreaksPlot(Callback):

@@ -1,5 +1,7 @@
 """The report of a run with baselines, a test on cases, and pictures of its champion."""
 
+import base64
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -32,7 +34,9 @@ def test_charts_and_pictures_fit_the_page(tmp_path: Path, phone: bool) -> None:
     shown = evaluate(write_report(write_cases(tmp_path / "run")), tmp_path, script, phone=phone)
     assert set(shown["charts"]) == {"scores", "baselines", "fitness", "seconds"}
     assert shown["table"]
-    assert shown["images"] == [["breaks 0 no breaks", 72, True], ["breaks 1 champion", 72, True]]
+    assert shown["images"] == [
+        [f"the champion: {name}", 72, True] for name in ("breaks 0 no breaks", "breaks 1 champion")
+    ]
     assert shown["columns"] == (1 if phone else 2)
     unit = "percent of the burned area saved"
     assert {"champion", "validation", "fitness", "random", "by_rule", unit} <= set(shown["baselines"])
@@ -58,6 +62,19 @@ def test_the_table_of_the_test_by_hand(tmp_path: Path) -> None:
     assert page.index('href="#test"') < page.index('href="#pictures"') < page.index('href="#training"')
     one_case = replace(record, scores={"scores": {"champion": [10.0]}})
     assert scores(one_case)[1] == ["champion", "10.0", "", "10.0", "10.0"]
+
+
+def test_the_page_holds_the_very_bytes_of_a_map_if_there_is_one(tmp_path: Path) -> None:
+    folder = write_cases(tmp_path)
+    for old in (folder / "champion").iterdir():
+        old.unlink()
+    assert "in pictures</h2>" not in render(load(folder))
+    content = bytes(range(256))
+    (folder / "champion" / "breaks.png").write_bytes(content)
+    page = render(load(folder))
+    assert "<h2>The champion in pictures</h2>" in page
+    (image,) = re.findall(r'<img src="data:image/png;base64,([^"]*)" alt="the champion: breaks">', page)
+    assert base64.b64decode(image) == content
 
 
 def test_a_market_run_has_no_cases_baselines_or_pictures(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float64
+from jaxtyping import Bool, Float32, Float64
 from torch import nn
 
 from eigen2.errors import UserError, require_range
@@ -22,7 +22,10 @@ from eigen2.fire.simulation.spread import FireModel, Weather
 
 MISSING = 255  # in the raster of breaks, where the region lacks data
 VALUE_STEPS = 10_000  # whole steps in which the values of a window count, for exact sums; the least is one step
-CELLS_AT_ONCE = 16_000_000  # cells times fires that `judge` holds at a time, 12 bytes each
+CELLS_AT_ONCE = 16_000_000  # cells times fires that `judge` holds at a time, if it holds more than one fire
+REGION_BYTES = 300  # per cell of a region: rasters, rates of spread, the graph and the search of its shortest paths
+FIRE_BYTES = 14  # per fire and cell: arrival times in two precisions
+TREE_BYTES = 90  # per fire and cell of a window: the sizes of shortest-path trees, while they are computed
 
 
 @dataclass(frozen=True)
@@ -79,6 +82,14 @@ class Plan:
         weights = np.array([wind.weight for wind in self.winds])
         shares: Float64[np.ndarray, " winds"] = weights / weights.sum()
         return shares
+
+
+def needed_bytes(cells: int, plan: Plan) -> dict[str, int]:
+    """Return the bytes that reading, placing and judging take at most in a region of so many cells, by owner."""
+    window = min((plan.tile + 2 * plan.margin) ** 2, cells)
+    placed = plan.fires * window * (TREE_BYTES + FIRE_BYTES * len(plan.winds))
+    judged = min(plan.fires * cells, max(CELLS_AT_ONCE, cells)) * FIRE_BYTES
+    return {"region": REGION_BYTES * cells, "fires": max(placed, judged)}
 
 
 def place(
@@ -167,6 +178,7 @@ class Losses(NamedTuple):
     before: Float64[np.ndarray, " fires"]
     after: Float64[np.ndarray, " fires"]
     weights: Float64[np.ndarray, " fires"]  # sum to 1
+    burned: Float32[np.ndarray, "2 rows columns"]  # probability that a fire burns a cell, without and with breaks
 
 
 def judge(
@@ -180,19 +192,24 @@ def judge(
     A loss is the sum of the values of the cells that a fire burns; without values, the number of cells.
     """
     worth = np.ones(breaks.size) if values is None else values.reshape(-1)
-    cells, losses = np.flatnonzero(breaks), []
-    for wind in plan.winds:
+    placed: list[list[int]] = [[], np.flatnonzero(breaks).tolist()]
+    burned = np.zeros((2, breaks.size), np.float32)
+    losses: tuple[list[float], list[float]] = [], []
+    for wind, weight in zip(plan.winds, plan.weights.tolist(), strict=True):
         model = FireModel.of(region.landscape, wind.weather(), plan.duration)
         if not model.burnable.any():
             raise UserError("nothing burns in the region; look at its fuel")
         ignitions = model.draw(plan.fires, np.random.default_rng([plan.seed, 1]))
         parts = min(ignitions.size, -(-ignitions.size * breaks.size // CELLS_AT_ONCE))
         for part in np.array_split(ignitions, parts):
-            pair = [np.isfinite(model.start(part, each).arrival) for each in ([], cells.tolist())]
-            losses += [[worth[row].sum() for row in burned] for burned in zip(*pair, strict=True)]
-    before, after = np.array(losses, float).reshape(-1, 2).T
-    fires = len(before) // len(plan.winds)
-    return Losses(before, after, np.repeat(plan.weights / fires, fires))
+            for which, cells in enumerate(placed):
+                fires = model.start(part, cells)
+                losses[which].extend(worth[np.isfinite(arrival)].sum() for arrival in fires.arrival)
+                burned[which] += fires.burns * (weight / ignitions.size)
+                del fires
+    before, after = np.array(losses)
+    weights = np.repeat(plan.weights / ignitions.size, ignitions.size)
+    return Losses(before, after, weights, burned.reshape(2, *breaks.shape))
 
 
 def tail_mean(losses: Float64[np.ndarray, " fires"], weights: Float64[np.ndarray, " fires"], share: float) -> float:
@@ -202,8 +219,8 @@ def tail_mean(losses: Float64[np.ndarray, " fires"], weights: Float64[np.ndarray
     return float(losses[order] @ taken / taken.sum())
 
 
-def write_breaks(output: Path, region: Region, breaks: Bool[np.ndarray, "rows columns"]) -> Path:
-    """Write breaks as a GeoTIFF, 1 in a break, and as GeoJSON of their outlines beside it, whose path is returned.
+def write_breaks(output: Path, region: Region, breaks: Bool[np.ndarray, "rows columns"]) -> None:
+    """Write breaks as a GeoTIFF, 1 in a break, and as GeoJSON of their outlines beside it.
 
     Both have the region's projection; GeoJSON names it by its EPSG number, as QGIS and GDAL read it, where it has one.
     Raises UserError if a file cannot be written.
@@ -215,16 +232,16 @@ def write_breaks(output: Path, region: Region, breaks: Bool[np.ndarray, "rows co
     values = np.where(region.missing, MISSING, breaks).astype(np.uint8)
     mask = breaks.astype(np.uint8)
     outlines = features.shapes(mask, mask=breaks, connectivity=4, transform=region.transform)
-    parts: list[Any] = [{"type": "Feature", "properties": {}, "geometry": outline} for outline, _ in outlines]
-    collection: dict[str, Any] = {"type": "FeatureCollection", "name": output.stem, "features": parts}
+    head: dict[str, Any] = {"type": "FeatureCollection", "name": output.stem}
     if region.crs is not None and (number := region.crs.to_epsg()) is not None:
-        collection["crs"] = {"type": "name", "properties": {"name": f"urn:ogc:def:crs:EPSG::{number}"}}
+        head["crs"] = {"type": "name", "properties": {"name": f"urn:ogc:def:crs:EPSG::{number}"}}
+    feature = {"type": "Feature", "properties": {}}  # as text at once: the lists of many outlines take far more memory
+    parts = ", ".join(json.dumps({**feature, "geometry": outline}) for outline, _ in outlines)
     outline_file = output.with_suffix(".geojson")
     grid = {"driver": "GTiff", "crs": region.crs, "transform": region.transform, "compress": "deflate"}
     try:
         with replacing(output) as draft, rasterio.open(draft, "w", **shape, **grid) as file:
             file.write(values, 1)
-        write(outline_file, json.dumps(collection) + "\n")
+        write(outline_file, f'{json.dumps(head)[:-1]}, "features": [{parts}]}}\n')
     except (OSError, rasterio.errors.RasterioError) as error:
         raise UserError(f"{output} or {outline_file} cannot be written ({error}); name another file") from error
-    return outline_file

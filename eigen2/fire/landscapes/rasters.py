@@ -4,6 +4,7 @@ The fire model would silently accept values in wrong units, so implausible value
 """
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -169,8 +170,15 @@ def tile_corners(region: Region, size: int, split: Split) -> list[tuple[int, int
     return corners
 
 
-def _read(path: str) -> Raster:
-    """Read a raster; raise UserError if its grid does not suit a landscape."""
+def count_cells(path: str) -> int:
+    """Return the number of cells of a raster without reading them; raise UserError as `read_region` does."""
+    with _opened(path) as source:
+        return int(source.width * source.height)
+
+
+@contextmanager
+def _opened(path: str) -> Iterator[Any]:
+    """Open a raster; raise UserError if it cannot be read, or its grid does not suit a landscape."""
     try:
         import rasterio
     except ImportError as error:
@@ -181,15 +189,21 @@ def _read(path: str) -> Raster:
         with rasterio.open(path) as source:
             if problem := next(_grid_problems(source), None):
                 raise UserError(f"{path} {problem}")
-            values = source.read(1, masked=True)
-            transform, crs = source.transform, source.crs or None
+            yield source
     except rasterio.errors.RasterioError as error:
         raise UserError(f"{path} cannot be read as a raster ({error}); give a GeoTIFF or an ESRI ASCII grid") from error
+
+
+def _read(path: str) -> Raster:
+    """Read a raster; raise UserError if its grid does not suit a landscape."""
+    with _opened(path) as source:
+        values = source.read(1, masked=True)
+        transform, crs = source.transform, source.crs or None
     filled: NDArray[np.float64] = values.astype(np.float64).filled(np.nan)
     if transform.e > 0:  # the first row is the southern one
         filled = filled[::-1].copy()
         north = transform.f + transform.e * len(filled)
-        transform = rasterio.Affine(transform.a, 0, transform.c, 0, -transform.e, north)
+        transform = type(transform)(transform.a, 0, transform.c, 0, -transform.e, north)
     return Raster(filled, transform, crs)
 
 

@@ -61,9 +61,11 @@ def spread_rates(landscape: Landscape, weather: Weather | None = None) -> Float3
     ratio = 0.936 * np.exp(0.1147 * speed) + 0.461 * np.exp(-0.0692 * speed) - 0.397
     ratio = np.clip(ratio, 1, LONGEST_ELLIPSE)
     eccentricity = np.sqrt(ratio**2 - 1) / ratio
-    angle = np.radians([0.0, 90.0, 180.0, 270.0])[:, None, None] - heading
-    rates: NDArray[np.float64] = rate * (1 + phi) * (1 - eccentricity) / (1 - eccentricity * np.cos(angle))
-    return rates.astype(np.float32)
+    slowest = rate * (1 + phi) * (1 - eccentricity)
+    rates = np.empty((4, *landscape.shape), np.float32)
+    for towards, angle in enumerate(np.radians([0.0, 90.0, 180.0, 270.0])):
+        rates[towards] = slowest / (1 - eccentricity * np.cos(angle - heading))
+    return rates
 
 
 class FireModel:
@@ -88,14 +90,16 @@ class FireModel:
         self.cells = self.burnable.size
         self.values: Int64[np.ndarray, " cells"] = np.ones(self.cells, np.int64) if values is None else values
         rows, columns = self.shape
-        cells = np.arange(self.cells).reshape(self.shape)
+        cells = np.arange(self.cells, dtype=np.int32).reshape(self.shape)  # of 32 bits for the memory of large regions
         bordered = np.pad(cells, 1, constant_values=-1)
         edges = []
-        for rate, (down, right) in zip(rates.astype(float), STEPS, strict=True):
+        for rate, (down, right) in zip(rates, STEPS, strict=True):
             neighbour = bordered[1 + down : 1 + down + rows, 1 + right : 1 + right + columns]
             burns = (neighbour >= 0) & self.burnable[neighbour]
-            edges.append((cells[burns], neighbour[burns], cell_size / rate.reshape(-1)[neighbour[burns]]))
+            ends = neighbour[burns]
+            edges.append((cells[burns], ends, cell_size / rate.reshape(-1)[ends].astype(float)))
         starts, ends, minutes = map(np.concatenate, zip(*edges, strict=True))
+        del edges
         self.graph = sparse.csr_array((minutes, (starts, ends)), shape=(self.cells, self.cells))
 
     @classmethod

@@ -1,7 +1,9 @@
 """Breaks in a whole region: budget, costs, no-go areas and edges of tiles; the command and its files."""
 
 import json
+import re
 import sys
+import tracemalloc
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,13 +17,14 @@ from torch import Tensor, nn
 from eigen2.cli.main import main
 from eigen2.errors import UserError
 from eigen2.fire.evaluation import regions
-from eigen2.fire.evaluation.regions import Plan, Wind, judge, place, tail_mean
+from eigen2.fire.evaluation.regions import Plan, Wind, judge, needed_bytes, place, tail_mean
 from eigen2.fire.landscapes.fuels import NON_BURNABLE, WATER
 from eigen2.fire.landscapes.landscape import Landscape, synthesize
 from eigen2.fire.landscapes.rasters import Region
 from eigen2.fire.networks import downstream_share
 from eigen2.fire.simulation.baselines import adaptive_downstream, reduction
 from eigen2.fire.simulation.spread import FireModel
+from eigen2.memory import estimate
 from eigen2.runtime.checkpoint import DurableCheckpointIO
 from tests.fire.conftest import flat
 from tests.fire.landscapes.test_rasters import whole as rasters
@@ -113,7 +116,7 @@ def test_the_same_value_everywhere_is_no_value_and_more_draws_breaks() -> None:
         drawn.append(place(region(), Downstream(), plan, values=values))
         assert drawn[-1].sum() == plain.sum()
         assert drawn[-1][corner].sum() > drawn[-2][corner].sum()
-    before, after, weights = judge(region(), plain, plan, values)
+    before, after, weights, _ = judge(region(), plain, plan, values)
     assert weights @ judge(region(), drawn[-1], plan, values).after < weights @ after < weights @ before
 
 
@@ -159,6 +162,8 @@ def test_the_judge_counts_what_burns(at_once: int, monkeypatch: pytest.MonkeyPat
         fires = [model.start(), model.start(breaks=cells)]
         expected.append([(each.frequency @ values.reshape(-1)) for each in fires])
     assert found.weights.sum() == pytest.approx(1)
+    shares = (found.burned.reshape(2, -1) @ values.reshape(-1)).tolist()
+    assert shares == pytest.approx([found.weights @ found.before, found.weights @ found.after], rel=1e-5)
     assert found.weights @ found.before == pytest.approx((expected[0][0] + 3 * expected[1][0]) / 4)
     assert found.weights @ found.after == pytest.approx((expected[0][1] + 3 * expected[1][1]) / 4)
     one = judge(region(small), breaks, Plan(0.1, fires=1000))
@@ -181,6 +186,39 @@ def test_settings_out_of_range_are_refused() -> None:
         Wind(15, 361)
     with pytest.raises(UserError, match="nothing burns"):
         judge(region(flat((4, 4), WATER)), np.zeros((4, 4), bool), Plan(0.1))
+
+
+def test_the_estimate_covers_what_a_region_takes() -> None:
+    """Of what NumPy and Python allocate, where every fire burns all; the search of shortest paths takes more, in C."""
+    large, plan = region(synthesize(200, np.random.default_rng(3))), Plan(2e-4, duration=1e5, fires=100)
+    barred = np.ones((200, 200), bool)
+    barred[80:100, 80:100] = False  # windows in the middle are the largest
+    peaks = []
+    tracemalloc.start()
+    try:
+        breaks = place(large, Downstream(), plan, barred=barred)
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.reset_peak()
+        judge(large, breaks, plan)
+        peaks.append(tracemalloc.get_traced_memory()[1])
+    finally:
+        tracemalloc.stop()
+    assert breaks.any()
+    assert max(peaks) < sum(needed_bytes(breaks.size, plan).values()) < 2 * min(peaks)
+
+
+def test_a_region_that_memory_cannot_hold_is_refused_before_it_is_read(
+    whole: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = {f"landscape.{name}": path for name, path in rasters(tmp_path).items()}
+    output = tmp_path / "b.tif"
+    line = ["fire", "place", f"--trainer.default_root_dir={whole}", f"--output={output}"]
+    line += [f"--{name}={path}" for name, path in files.items()]
+    monkeypatch.setattr(estimate, "available_bytes", lambda budget, processes: 50_000_000)
+    monkeypatch.setattr("eigen2.cli.fire.read_region", lambda files: pytest.fail("it is read"))
+    said = ended(capsys, 2, line)
+    assert re.search(r"needs .*fires .* \+ region 0\.2 .* MB of RAM .*, with 0\.05 GB available; cut a smaller", said)
+    assert not output.exists()
 
 
 def test_the_command_writes_breaks_for_a_gis(
@@ -218,7 +256,11 @@ def test_the_command_writes_breaks_for_a_gis(
     said = capsys.readouterr().out
     assert f"{placed.sum()} breaks" in said
     assert "ha burned without breaks" in said
+    assert (tmp_path / "b.png").read_bytes().startswith(b"\x89PNG")
+    for name in ("b.tif", "b.geojson"):
+        (tmp_path / name).unlink()  # the map alone is there
     assert "give --overwrite" in ended(capsys, 2, line)
+    assert "name a GeoTIFF" in ended(capsys, 2, [*line, "--overwrite", f"--output={tmp_path / 'b.png'}"])
     line.append("--overwrite")
     values = write(tmp_path / "value.tif", np.eye(24))
     winds = "[{wind_speed: 30, wind_from: 0, weight: 2}, {wind_speed: 9, wind_from: 90}]"

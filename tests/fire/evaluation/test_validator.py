@@ -34,6 +34,7 @@ from eigen2.fire.evaluation.validator import (
 )
 from eigen2.fire.landscapes.landscape import Landscape, synthesize, synthetic
 from eigen2.fire.simulation.baselines import PLACEMENTS
+from eigen2.fire.simulation.baselines import reduction
 from eigen2.fire.simulation.spread import FireModel, Weather
 from tests.command import ROOT
 from tests.fire.conftest import flat
@@ -118,9 +119,13 @@ def burns(landscape: Landscape, count: int) -> list[int]:
 def test_what_is_asked_and_what_is_made_of_the_reply(tmp_path: Path) -> None:
     landscapes = [synthesize(12, np.random.default_rng(0)), synthesize(10, np.random.default_rng(1))]
     ten, five = [burns(each, 10) for each in landscapes], [burns(each, 5) for each in landscapes]
-    conditions = Conditions(Weather(20.0, 90.0), 120.0, fires=7)
-    found = validate(landscapes, {"ten": ten, "five": five}, [conditions] * len(landscapes), fake(tmp_path))
+    conditions = [Conditions(Weather(20.0, 90.0), 120.0, fires=7), Conditions(Weather(5.0, 0.0), 30.0, fires=7)]
+    found = validate(landscapes, {"ten": ten, "five": five}, conditions, fake(tmp_path))
     for name, count in {"ten": 10, "five": 5}.items():
+        models = [own.model(landscape) for own, landscape in zip(conditions, landscapes, strict=True)]
+        cells = {"ten": ten, "five": five}[name]
+        saved = [reduction(model, each) for model, each in zip(models, cells, strict=True)]
+        assert found[name].travel_time.mean == pytest.approx(np.mean(saved))
         assert found[name].breaks == count
         assert found[name].surface == found[name].crown == pytest.approx((count / 100, 0))
         assert 0 < found[name].travel_time.mean < 1
@@ -128,7 +133,8 @@ def test_what_is_asked_and_what_is_made_of_the_reply(tmp_path: Path) -> None:
     asked = [(i, breaks) for i in range(2) for breaks in ([], ten[i], five[i])]
     for number, (i, breaks) in enumerate(asked):
         with np.load(tmp_path / "seen" / f"{number}.npz", allow_pickle=False) as seen:
-            assert (seen["wind_speed"], seen["wind_from"], seen["duration"], seen["cell_size"]) == (20, 90, 120, 30)
+            weather = seen["wind_speed"], seen["wind_from"], seen["duration"], seen["cell_size"]
+            assert weather == ((20, 90, 120, 30), (5, 0, 30, 30))[i]
             np.testing.assert_allclose(seen["moisture"], [0.05, 0.1, 0.25, 0.9, 0.6, 0.9])
             for name in ("slope", "aspect", "canopy_cover", "canopy_height", "canopy_base_height"):
                 np.testing.assert_array_equal(seen[name], getattr(landscapes[i], name))
