@@ -33,8 +33,7 @@ from eigen2.fire.evaluation.validator import (
     validate,
 )
 from eigen2.fire.landscapes.landscape import Landscape, synthesize, synthetic
-from eigen2.fire.simulation.baselines import PLACEMENTS
-from eigen2.fire.simulation.baselines import reduction
+from eigen2.fire.simulation.baselines import PLACEMENTS, reduction
 from eigen2.fire.simulation.spread import FireModel, Weather
 from tests.command import ROOT
 from tests.fire.conftest import flat
