@@ -18,9 +18,8 @@ from jsonargparse import Namespace
 from eigen2.cli.parser import Parser
 from eigen2.errors import UserError, require_range
 from eigen2.files import Folder, write
-from eigen2.fire.datamodule import FIRE_RANGES
 from eigen2.fire.evaluation.cell2fire import SCENARIO, write_instance
-from eigen2.fire.evaluation.placements import FIRE_KEYS, LARGEST_GRID, Cells, read_placements, require_fit
+from eigen2.fire.evaluation.placements import FIRE_SETTINGS, LARGEST_GRID, Cells, read_placements, require_fit
 from eigen2.fire.evaluation.regions import Plan, Wind, judge, needed_bytes, place, tail_mean, write_breaks
 from eigen2.fire.evaluation.terrain import fit_terrain
 from eigen2.fire.evaluation.validator import VARIABLE, Conditions, Estimate, Score, require_pyretechnics, validate
@@ -73,11 +72,7 @@ PLACE: dict[str, tuple[Any, Any, str]] = {
     "trainer.default_root_dir": (str, "lightning_logs/fuel_breaks", "The run's folder."),
     "landscape": (RegionFiles, ..., "Rasters of the region."),
     "budget": (float, 0.05, "Cost of all breaks over that of all cells that burn (above 0, at most 1)."),
-    "output": (
-        str,
-        "breaks.tif",
-        "GeoTIFF to write; outlines go to a .geojson beside it, a map to a .png.",
-    ),
+    "output": (str, "breaks.tif", "GeoTIFF to write; outlines go to a .geojson beside it, a map to a .png."),
     "cost": (str | None, None, "Raster of the cost of a break in each cell (above 0); null makes all cells cost 1."),
     "no_go": (str | None, None, "Raster that is not 0 where no break may be; null allows all cells."),
     "value": (str | None, None, "Raster of what burns with each cell, 0 or more, as houses; null counts cells."),
@@ -119,12 +114,18 @@ def run(command: str, options: Namespace) -> None:
     commands[options.command](options[options.command])
 
 
+def _require_new(option: str, options: Namespace, *files: Path) -> None:
+    """Refuse to replace files or folders without `--overwrite`."""
+    for file in files:
+        if file.exists() and not options.overwrite:
+            raise UserError(f"{str(file)!r} exists: name another --{option}, or give --overwrite")
+
+
 def _terrain(options: Namespace) -> None:
     """Fit the terrain of synthetic landscapes to a region, and write it."""
     output, size = Path(options.output), options.grid_size
     require_range("--grid_size", size, least=4, most=LARGEST_GRID)
-    if output.exists() and not options.overwrite:
-        raise UserError(f"{str(output)!r} exists: name another --output, or give --overwrite")
+    _require_new("output", options, output)
     weather = Weather(options.wind_speed, options.wind_from)
     region = read_region(RegionFiles(**vars(options.landscape)))
     fitted = fit_terrain(tiles(region, size, "train"), weather, options.duration)
@@ -142,9 +143,7 @@ def _place(options: Namespace) -> None:
     picture, outlines = output.with_suffix(".png"), output.with_suffix(".geojson")
     if output in (picture, outlines):
         raise UserError(f"--output is {str(output)!r}; name a GeoTIFF, such as breaks.tif")
-    for file in (output, outlines, picture):
-        if file.exists() and not options.overwrite:
-            raise UserError(f"{str(file)!r} exists: name another --output, or give --overwrite")
+    _require_new("output", options, output, outlines, picture)
     checkpoint = find_checkpoint(Path(options.trainer.default_root_dir), options.ckpt_path, or_start=False)
     if checkpoint is None:
         raise UserError("fire place needs a champion: --ckpt_path best, last or a checkpoint file")
@@ -177,11 +176,9 @@ def _place(options: Namespace) -> None:
 
 def _plan(options: Namespace, fit: Mapping[str, Any]) -> Plan:
     """Return budget, fire duration and winds by the options and, where they leave them, the settings of the fit."""
-    fire = {
-        name: fit[f"data.{key}"] if options[name] is None else options[name]
-        for name, key in zip(FIRE_KEYS, FIRE_RANGES, strict=True)
-    }
-    for name in FIRE_KEYS if not options.winds else ("duration",):
+    settings = FIRE_SETTINGS.items()
+    fire = {name: fit[f"data.{key}"] if options[name] is None else options[name] for name, key in settings}
+    for name in FIRE_SETTINGS if not options.winds else ("duration",):
         if isinstance(fire[name], list):
             raise UserError(f"the fit had {name} from {fire[name][0]:g} to {fire[name][1]:g}; give --{name}")
     if options.winds and (options.wind_speed is not None or options.wind_from is not None):
@@ -191,6 +188,7 @@ def _plan(options: Namespace, fit: Mapping[str, Any]) -> Plan:
 
 
 def _show(done: float) -> None:
+    """Show on stderr which share is done (0 to 1)."""
     print(f"{done:.0%}", end="\r", file=sys.stderr)
 
 
@@ -246,7 +244,7 @@ def _validate(options: Namespace) -> None:
 
 
 def _conditions(fire: Mapping[str, float], fires: int = 1, seed: int = 0) -> Conditions:
-    """Return the conditions of fires by FIRE_KEYS, of which pyretechnics burns some."""
+    """Return the conditions of fires by the keys of FIRE_SETTINGS, of which pyretechnics burns some."""
     return Conditions(Weather(fire["wind_speed"], fire["wind_from"]), fire["duration"], fires, seed)
 
 
@@ -264,8 +262,7 @@ def _figures(scores: Mapping[str, Score]) -> dict[str, dict[str, dict[str, float
 def _export(options: Namespace) -> None:
     """Write an instance folder of Cell2Fire, and print how to run it."""
     out, name, number = Path(options.out), options.placement, options.number
-    if out.exists() and not options.overwrite:
-        raise UserError(f"{options.out!r} exists: name another --out, or give --overwrite")
+    _require_new("out", options, out)
     file = read_placements(options.placements)
     if name not in file.placements:
         known = ", ".join(file.placements) or "none"
@@ -295,8 +292,8 @@ def _check(options: Namespace) -> None:
     for name in options.baselines or []:
         if name not in PLACEMENTS:
             raise UserError(f"--baselines {name} is unknown; use any of {', '.join(PLACEMENTS)}")
-    if options.out is not None and Path(options.out).exists() and not options.overwrite:
-        raise UserError(f"{options.out!r} exists: name another file, or give --overwrite")
+    if options.out is not None:
+        _require_new("out", options, Path(options.out))
 
 
 def _print(scores: Mapping[str, Score], version: str) -> None:

@@ -20,7 +20,7 @@ from eigen2.dqn.datamodule import DQNDataModule, Policy
 from eigen2.errors import UserError, require_range
 from eigen2.files import Folder
 from eigen2.fire.evaluation import placements
-from eigen2.fire.evaluation.placements import FIRE_KEYS, Cells, PlacementFile, Spec
+from eigen2.fire.evaluation.placements import FIRE_SETTINGS, Cells, PlacementFile, Spec
 from eigen2.fire.landscapes.landscape import SPLITS, Landscape, Split, Terrain, synthetic
 from eigen2.fire.landscapes.rasters import Region, RegionFiles, read_region, tiles
 from eigen2.fire.networks import QMap
@@ -138,19 +138,12 @@ class FuelBreakDataModule(DQNDataModule):
 
     def landscapes(self, split: Split) -> list[Landscape]:
         """Return the landscapes of a split, all different."""
-        return [landscape for landscape, _ in self._numbered(split)]
-
-    def specs(self, split: Split) -> list[Spec]:
-        """Return the description of each landscape of a split for a file of placements."""
-        source: Spec = {"seed": self._settings["landscape_seed"]}
-        if self._settings["terrain"] is not None:
-            source["terrain"] = to_config(self._settings["terrain"])
+        numbers, settings = self._numbers(split), self._settings
         if self.region is not None:
-            source = {"region": {name: str(Path(path).resolve()) for name, path in self.region.given().items()}}
-        spec = {"grid_size": self._settings["grid_size"], "split": split, **source}
-        fires = [dict(zip(FIRE_KEYS, fire.values(), strict=True)) for fire in self.fires(split)]
-        numbers = [number for _, number in self._numbered(split)]
-        return [{**spec, "number": number, "fire": fire} for number, fire in zip(numbers, fires, strict=True)]
+            available = self._tiles(split)
+            return [available[number] for number in numbers]
+        size, seed, terrain = (settings[name] for name in ("grid_size", "landscape_seed", "terrain"))
+        return [synthetic(size, seed, number, split, terrain) for number in numbers]
 
     def fires(self, split: Split) -> list[dict[str, float]]:
         """Return the settings of the fires on each landscape of a split, those given as ranges drawn by its number.
@@ -158,7 +151,7 @@ class FuelBreakDataModule(DQNDataModule):
         Durations are uniform in their logarithm, as a fire of twice the duration burns about four times as much.
         """
         place, drawn = SPLITS.index(split), []
-        for _, number in self._numbered(split):
+        for number in self._numbers(split):
             chances = np.random.default_rng([self._settings["landscape_seed"], place, number, 1]).random(3).tolist()
             fire = {}
             for name, chance in zip(FIRE_RANGES, chances, strict=True):
@@ -168,16 +161,33 @@ class FuelBreakDataModule(DQNDataModule):
             drawn.append(fire)
         return drawn
 
-    def _numbered(self, split: Split) -> list[tuple[Landscape, int]]:
-        """Return the landscapes of a split with their numbers; the tiles of a region are picked evenly."""
-        size, seed, count = self._settings["grid_size"], self._settings["landscape_seed"], self.counts[split]
+    def specs(self, split: Split) -> list[Spec]:
+        """Return the description of each landscape of a split for a file of placements."""
+        settings = self._settings
+        source: Spec = {"seed": settings["landscape_seed"]}
+        if settings["terrain"] is not None:
+            source["terrain"] = to_config(settings["terrain"])
+        if self.region is not None:
+            source = {"region": {name: str(Path(path).resolve()) for name, path in self.region.given().items()}}
+        spec = {"grid_size": settings["grid_size"], "split": split, **source}
+        return [
+            {**spec, "number": number, "fire": {key: fire[name] for key, name in FIRE_SETTINGS.items()}}
+            for number, fire in zip(self._numbers(split), self.fires(split), strict=True)
+        ]
+
+    def _numbers(self, split: Split) -> list[int]:
+        """Return the numbers of the landscapes of a split in their series; the tiles of a region are picked evenly."""
+        count = self.counts[split]
         if self.region is None:
-            terrain = self._settings["terrain"]
-            return [(synthetic(size, seed, number, split, terrain), number) for number in range(count)]
+            return [*range(count)]
+        available = len(self._tiles(split))
+        numbers: list[int] = np.linspace(0, available - 1, min(count, available)).round().astype(int).tolist()
+        return numbers
+
+    def _tiles(self, split: Split) -> list[Landscape]:
+        assert self.region is not None
         self._region = self._region or read_region(self.region)
-        available = tiles(self._region, size, split)
-        numbers = np.linspace(0, len(available) - 1, min(count, len(available))).round().astype(int)
-        return [(available[number], number) for number in numbers.tolist()]
+        return tiles(self._region, self._settings["grid_size"], split)
 
     def needed_bytes(self, stage: str) -> dict[str, int]:
         """Return the largest number of bytes that a stage holds in landscapes and fires, by owner."""

@@ -151,9 +151,11 @@ def _draw_maps(
     bar = np.zeros((3 * unit, max(1, round(1000 * kilometres / metres)), 3), np.uint8)
 
     def draw(figure: Any) -> None:
+        """Put maps, titles, scale bar and legend at their pixels, counted from the upper left."""
         from matplotlib.patches import Patch
 
         def write(x: float, y: float, text: str, size: int) -> None:
+            """Write a text to the right of a point."""
             figure.text(x / whole[0], 1 - y / whole[1], text, fontsize=size, va="center", color=INK)
 
         figure.set_layout_engine("none")

@@ -25,7 +25,8 @@ PLACEMENTS_FILE = "placements.json"
 FOLDERS: dict[Split, str] = {"validation": "champion", "test": "test"}  # subfolders of the run folder for records
 LARGEST_GRID = 100  # most rows and columns of a landscape in a file: fires from all of its cells take 400 MB
 
-FIRE_KEYS = "duration", "wind_speed", "wind_from"  # of the fires on a landscape: minutes, km/h, degrees
+FIRE_SETTINGS = {"duration": "fire_simulation_max_duration", "wind_speed": "wind_speed", "wind_from": "wind_from"}
+"""What a file says of the fires on a landscape, and the setting of the data that it is."""
 SEARCHED, SWAPPED = "local_search", "champion_swaps"  # by moves from a baseline, and from the champion's placement
 
 Cells = list[list[int]]  # breaks of one placement: for each landscape, `row * columns + column`, in their order
@@ -35,7 +36,7 @@ _COUNT = {"type": "integer", "minimum": 0, "maximum": 2**32}
 _SIZE = {"type": "integer", "minimum": 4, "maximum": LARGEST_GRID}
 _SPLIT, _PATH, _NUMBER = {"enum": [*SPLITS]}, {"type": "string"}, {"type": "number"}
 _FILES = dict.fromkeys(RegionFiles.__dataclass_fields__, _PATH)
-_FIRE = object_schema({}, dict.fromkeys(FIRE_KEYS, _NUMBER))
+_FIRE = object_schema({}, dict.fromkeys(FIRE_SETTINGS, _NUMBER))
 _SHARES = {"type": "object", "additionalProperties": _NUMBER, "propertyNames": {"pattern": "^[0-9]{2,3}$"}}
 _TERRAIN = object_schema({"fuel": _SHARES, **dict.fromkeys(("water", "slope", "patchiness", "cell_size"), _NUMBER)})
 _SYNTHETIC = object_schema(
@@ -78,7 +79,7 @@ class PlacementFile:
 
     @property
     def fires(self) -> list[dict[str, float]]:
-        """Return what is known of the fires on each landscape, by FIRE_KEYS."""
+        """Return what is known of the fires on each landscape, by the keys of FIRE_SETTINGS."""
         return [{**self.fire, **spec.get("fire", {})} for spec in self.specs]
 
     @cached_property

@@ -86,6 +86,9 @@ class FuelBreakEnv(gymnasium.Env[NDArray[np.uint8], np.int64]):
         if len(shapes := {landscape.shape for landscape in landscapes}) != 1:
             raise UserError(f"landscapes have shapes {sorted(shapes)}; give one or more of one shape")
         settings = fire_simulation_max_duration, wind_speed, wind_from
+        if wrong := [len(each) for each in settings if isinstance(each, Sequence) and len(each) != len(landscapes)]:
+            many = f"duration or wind has {wrong[0]} values for {len(landscapes)} landscapes"
+            raise UserError(f"{many}; give one number, or one for each")
         fires = zip(*(np.broadcast_to(each, len(landscapes)).tolist() for each in settings), strict=True)
         self.scenes = [
             _scene(each, Weather(speed, direction), duration)

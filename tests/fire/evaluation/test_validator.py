@@ -352,7 +352,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeyp
     assert progress.endswith("\r100%\r")
     assert f"by pyretechnics {NEWEST}" in printed
     assert figures["settings"]["duration"] == 240
-    with pytest.raises(UserError, match="exists: name another file, or give --overwrite"):
+    with pytest.raises(UserError, match="exists: name another --out, or give --overwrite"):
         run(*words)
 
 

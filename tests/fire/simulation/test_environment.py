@@ -172,6 +172,10 @@ def test_landscapes_follow_the_seed_and_their_number_alone() -> None:
         ({"ignitions": 0}, "ignitions is 0"),
         ({"num_landscapes": 0}, "num_landscapes is 0"),
         ({"wind_speed": -5}, "wind_speed is -5"),
+        (
+            {"wind_speed": [5, 9], "num_landscapes": 3},
+            "has 2 values for 3 landscapes; give one number, or one for each",
+        ),
         ({"landscapes": []}, "one or more"),
         ({"landscapes": [flat((4, 4)), flat((4, 5))]}, r"shapes \[\(4, 4\), \(4, 5\)\]"),
         ({"landscapes": [flat((4, 4), 98)]}, "nothing burns in landscape 0"),
