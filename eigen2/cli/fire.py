@@ -125,6 +125,7 @@ def _terrain(options: Namespace) -> None:
     """Fit the terrain of synthetic landscapes to a region, and write it."""
     output, size = Path(options.output), options.grid_size
     require_range("--grid_size", size, least=4, most=LARGEST_GRID)
+    require_range("--duration", options.duration, above=0, most=1e6)
     _require_new("output", options, output)
     weather = Weather(options.wind_speed, options.wind_from)
     region = read_region(RegionFiles(**vars(options.landscape)))

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import is_dataclass
 from itertools import zip_longest
+from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, NoReturn, Union, get_args, get_origin, get_type_hints
 
@@ -23,6 +24,7 @@ from eigen2.runtime.yaml_files import read_yaml
 UNKNOWN = re.compile(r"(?:does not accept option '|unrecognized arguments: --|Option ')([\w.+]+)")
 DOTTED = re.compile(r"\w+(?:\.\w+)*")
 WORD = re.compile(r"unrecognized arguments: ([^-\s]\S*)")
+YAML_FILE = re.compile(r"[^\s'\"(:]+\.ya?ml\b")
 MISSING = re.compile(r"the following arguments are required: ([\w.]+)")
 KEY = re.compile(r"Parser key \"([^\"]+)\"")
 VALUE = re.compile(r"(?:Got|Given) value: (.*)|Unable to load config \"(.*)\"|import path string: (.*)")
@@ -151,6 +153,8 @@ def explain(message: str, error: BaseException | None = None, keys: Mapping[str,
         reasons = [line[4:] for line in message.splitlines() if line.startswith("  - ")]
         reasons = [line for line in reasons if not line.startswith(("Expected a", "Not a valid subclass"))]
         return reasons[0] if reasons else _flat(next((cause for cause in causes if not is_union_error(cause)), message))
+    if (match := YAML_FILE.search(message)) and not Path(match[0]).is_file():
+        return f"{key} is {match[0]}, which is no file; name a YAML file, or give its keys one by one"
     if "Problem with given class_path" in message or isinstance([error, *causes][-1], (ImportError, AttributeError)):
         return f"{key} names a class that cannot be used: {_flat(causes[-1])}"
     if values := VALUE.findall(message):

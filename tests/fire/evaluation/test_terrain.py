@@ -57,6 +57,7 @@ def test_the_command_writes_terrain_that_a_fit_reads(
     main(line)
     assert "of a tile of the region" in capsys.readouterr().out
     assert "give --overwrite" in ended(capsys, 2, line)
+    assert "--duration is 0" in ended(capsys, 2, [*line, "--duration=0"])
     root = tmp_path / "run"
     main(["fit", *SMALL, f"--trainer.default_root_dir={root}", f"--data.terrain={output}", "--trainer.max_epochs=1"])
     placed = read_placements(root / "champion" / "placements.json")
@@ -72,6 +73,8 @@ def test_the_command_writes_terrain_that_a_fit_reads(
         ("--data.terrain.fuel={14: 1}", "fuel model 14 is not known"),
         ("--data.terrain.fuel={93: 1}", "terrain.fuel has no model that burns"),
         ("--data.terrain.slope=0", "terrain.slope is 0"),
+        ("--data.terrain=nope.yaml", "data.terrain is nope.yaml, which is no file; name a YAML file"),
+        ("--data.terrain=/nowhere/nope.yaml", "data.terrain is /nowhere/nope.yaml, which is no file"),
         ("--data.terrain.patches=1", "unknown key patches: did you mean patchiness?"),
     ],
 )
