@@ -76,7 +76,7 @@ PLACE: dict[str, tuple[Any, Any, str]] = {
     "cost": (str | None, None, "Raster of the cost of a break in each cell (above 0); null makes all cells cost 1."),
     "no_go": (str | None, None, "Raster that is not 0 where no break may be; null allows all cells."),
     "value": (str | None, None, "Raster of what burns with each cell, 0 or more, as houses; null counts cells."),
-    **{name: (float | None, None, f"{text}; null is that of the fit, unless it had a range.") for name, text in CONDITIONS.items()},
+    **{name: (float | None, None, f"{text}; null is that of the fit.") for name, text in CONDITIONS.items()},
     "winds": (list[Wind], [], "Several winds in place of one, as [{wind_speed: 9, wind_from: 270, weight: 0.7}, ...]."),
 }
 """Type, default (`...` if required) and help of each option of `fire place`."""
