@@ -11,6 +11,7 @@ import subprocess
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, NamedTuple
@@ -213,8 +214,9 @@ def ask_pyretechnics(
         open(stdin, encoding="utf-8") as alive,
         tempfile.TemporaryDirectory(prefix="eigen2-") as folder,
         ThreadPoolExecutor(processes) as pool,
-        open(kept, "w", encoding="utf-8"),  # closed first
+        ExitStack() as first,  # ended first
     ):
+        first.callback(os.close, kept)
         files = [Path(folder, f"{number}.npz") for number in range(len(requests))]
         futures = [pool.submit(_ask, python, *each, alive) for each in zip(files, requests, strict=True)]
         try:
