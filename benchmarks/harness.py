@@ -49,7 +49,7 @@ MODULES = {  # names of benchmarks by the module that defines them in `BENCHMARK
     "memory.estimate": ("estimate",),
     "memory.cost": ("memory-cost",),
     "memory.soak": ("soak", "soak-fire"),
-    "learning.planted": ("planted", "halves", "ablations", "trunks", "trunk-variants"),
+    "learning.planted": ("planted", "halves", "ablations", "trunks", "trunk-variants", "heads"),
     "learning.power": ("weak", "power-rules", "power"),
     "learning.control": ("control", "control-td3"),
     "learning.mujoco": ("mujoco", "swimmer"),

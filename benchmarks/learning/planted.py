@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from benchmarks.harness import Benchmark, Row, Settings, Task, train
+from benchmarks.learning.heads import CrossEntropy, HeadsDDPG, OutputCrossover, OutputMutation, SoftUpdate
 from eigen2.core.environment import play
 from eigen2.core.networks import Sizes
 from eigen2.erl.evolution import Elitism, Injection, MagnitudeMutation, TournamentCrossover
@@ -97,6 +98,19 @@ SHARED = {
     "shared, without the critic's forecasts": _shared(learner=DDPG(forecast_weight=0.0)),
 }
 """The same for agents with a shared representation."""
+HALF = {"windows_per_generation": 4}
+HEADS = {
+    "shared representation of days": _shared(),
+    "operators by outputs": _shared(evolution=(*INJECTED[:2], OutputCrossover(), OutputMutation())),
+    "mutation by outputs": _shared(evolution=(*INJECTED[:3], OutputMutation())),
+    "cross-entropy method": _shared(evolution=(*INJECTED[:2], CrossEntropy())),
+    "cross-entropy method, 5 times the noise": _shared(evolution=(*INJECTED[:2], CrossEntropy(noise=0.25))),
+    "trunk learns from 4 more heads": _shared(learner=HeadsDDPG(heads=4)),
+    "learner moves towards the elites": {**_shared(), "module": SoftUpdate},
+    "half of the windows, twice the generations": {**_shared(), "data": HALF, "generations": 2},
+    "no injection": _shared(evolution=(INJECTED[0], *INJECTED[2:])),
+}
+"""Changes of what heads learn and how they evolve."""
 
 
 def holdout_starts(data: MarketDataModule, windows: int = WINDOWS) -> list[int]:
@@ -134,11 +148,12 @@ def score_fitness(scores: np.ndarray, data: MarketDataModule, windows: int = WIN
 
 def measure(task: Task, settings: Settings, folder: Path) -> Row:
     """Train a variant on the market of a seed; evaluate champion, population and rules on its holdout."""
-    variant, small = (VARIANTS | SHARED)[task.case], SMALL if settings["small"] else {}
+    variant, small = (VARIANTS | SHARED | HEADS)[task.case], SMALL if settings["small"] else {}
     market = SyntheticMarket(seed=task.seed, **small.get("market", MARKET))
-    module = ERLModule(**variant.get("model", {}) | small.get("model", {}))
+    module = variant.get("module", ERLModule)(**variant.get("model", {}) | small.get("model", {}))
     data = MarketDataModule(synthetic=market, **SIZES | variant.get("data", {}) | small.get("sizes", {}))
-    seconds = train(module, data, task.seed, settings["generations"], folder)
+    generations = settings["generations"] * variant.get("generations", 1)
+    seconds = train(module, data, task.seed, generations, folder)
     windows = {"trading_days": data.trading_days, "settlement_days": data.settlement_days}
     ceilings = ceiling(market, data.rules, data.account, **windows, starts=holdout_starts(data))
     return {
@@ -164,4 +179,5 @@ BENCHMARKS = {
     "ablations": _benchmark(VARIANTS, [100], generations=20),
     "trunks": _benchmark([next(iter(SHARED))], SEEDS, generations=25),
     "trunk-variants": _benchmark(SHARED, OTHER_SEEDS, generations=25),
+    "heads": _benchmark(HEADS, OTHER_SEEDS, generations=25),
 }

@@ -93,6 +93,7 @@ class StackedNetwork:
             )
         self.network = network.eval().requires_grad_(False)
         self.shapes = {name: weight.shape for name, weight in network.named_parameters()}
+        self.names = list(self.shapes)  # of the weights in a row
         self.sizes = [shape.numel() for shape in self.shapes.values()]
         self.num_weights = sum(self.sizes)
         self.lone = lone

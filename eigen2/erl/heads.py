@@ -24,15 +24,15 @@ class Heads(StackedNetwork):
         super().__init__(network.network, network.lone)
         name, self._shared = type(self.network).__name__, shared
         named = tuple(getattr(self.network, "head_parameters", ()))
-        self._names = [each for each in self.shapes if any(f"{each}.".startswith(f"{one}.") for one in named)]
-        if not self._names:
+        self.names = [each for each in self.shapes if any(f"{each}.".startswith(f"{one}.") for one in named)]
+        if not self.names:
             raise UserError(
                 f"model.representation is shared, but no weights of {name} are those of a head (head_parameters is "
                 f"{named}, weights are {', '.join(self.shapes)}); name some in {name}.head_parameters, or set own"
             )
-        chosen = [torch.full((size,), each in self._names) for each, size in zip(self.shapes, self.sizes, strict=True)]
+        chosen = [torch.full((size,), each in self.names) for each, size in zip(self.shapes, self.sizes, strict=True)]
         self.chosen = torch.cat(chosen)  # which of all weights are the head's
-        self.sizes = [self.shapes[each].numel() for each in self._names]
+        self.sizes = [self.shapes[each].numel() for each in self.names]
         self.num_weights = sum(self.sizes)
 
     def weights(self, rows: Float[Tensor, "agents weights"]) -> Weights:
@@ -43,7 +43,7 @@ class Heads(StackedNetwork):
             name: piece.reshape(1, *shape).expand(agents, *shape)
             for (name, shape), piece in zip(self.shapes.items(), trunk, strict=True)
         }
-        for name, piece in zip(self._names, torch.split(rows, self.sizes, dim=1), strict=True):
+        for name, piece in zip(self.names, torch.split(rows, self.sizes, dim=1), strict=True):
             named[name] = piece.reshape(len(rows), *self.shapes[name])
         return named
 

@@ -23,7 +23,9 @@ class SignFlip(Operator):
         """Return the fittest agent."""
         return Parents((ranking.eligible[0],))
 
-    def apply(self, agent: AgentRows, context: EvolutionContext, generator: np.random.Generator) -> None:
+    def apply(
+        self, agent: AgentRows, parents: AgentRows, context: EvolutionContext, generator: np.random.Generator
+    ) -> None:
         """Flip the sign of some weights of the actor."""
         chosen = generator.random(len(agent["actor"])) < self.rate
         agent["actor"][chosen] *= -1.0

@@ -59,11 +59,16 @@ def breed(
             inherit(rows[name], inheriting, values, communicator.rows.start)
     for operator in operators:
         operator.begin(context)
+    given = {child.row: (parents_of(bred), values) for bred, values in fetched for child in bred}
     for child in children:
         place = communicator.local_index(child.row)
         if place is not None:
             agent = {name: values[place] for name, values in rows.items()}
-            child.operator.apply(agent, context, generator(context.seed, Role.MUTATION, context.generation, child.row))
+            order, inherited = given.get(child.row, ([], {}))
+            own = [order.index(parent) for parent in child.parents]
+            parents = {name: those[own] for name, those in inherited.items()}
+            chance = generator(context.seed, Role.MUTATION, context.generation, child.row)
+            child.operator.apply(agent, parents, context, chance)
 
 
 @torch.no_grad()

@@ -53,7 +53,7 @@ class Ranking:
 
 
 class Parents(NamedTuple):
-    """Parents of a child: none, one or two, and the first one's weight (0 to 1) in the blend of two."""
+    """Parents of a child, and the first one's weight (0 to 1) in its blend with the last."""
 
     rows: tuple[int, ...]
     blend: float = 1.0
@@ -88,8 +88,13 @@ class Operator:
         """Choose one child's parents, none by default; children share the generator, in the order of their rows."""
         return Parents(())
 
-    def apply(self, agent: AgentRows, context: EvolutionContext, generator: np.random.Generator) -> None:
-        """Change a child's rows in place, after it has inherited its parents', by a generator of its own."""
+    def apply(
+        self, agent: AgentRows, parents: AgentRows, context: EvolutionContext, generator: np.random.Generator
+    ) -> None:
+        """Change a child's rows in place, after it has inherited its parents', by a generator of its own.
+
+        `parents` has copies of what is inherited, (parents, ...) each.
+        """
 
     def metrics(self, context: EvolutionContext) -> dict[str, float]:
         """Return scalars to log for the generation, by their full names."""
@@ -103,4 +108,4 @@ class Child:
     row: int
     operator: Operator
     parents: tuple[int, ...]
-    blend: float = 1.0  # weight of the first parent: blend x first + (1 - blend) x second
+    blend: float = 1.0  # weight of the first parent: blend x first + (1 - blend) x last

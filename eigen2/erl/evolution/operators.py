@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from eigen2.core.networks import StackedNetwork
@@ -117,16 +117,22 @@ class MagnitudeMutation(Operator):
         candidates = ranking.elites or ranking.eligible
         return Parents((int(candidates[int(generator.integers(len(candidates)))]),))
 
-    def apply(self, agent: AgentRows, context: EvolutionContext, generator: np.random.Generator) -> None:
+    def apply(
+        self, agent: AgentRows, parents: AgentRows, context: EvolutionContext, generator: np.random.Generator
+    ) -> None:
         """Add the noise to the actor and its target."""
         actor, network = agent["actor"], context.actor_network
-        chosen = torch.from_numpy(generator.random(len(actor), dtype=np.float32) < self.fraction)
+        chosen = torch.from_numpy(self.changed(network, generator))
         gaussian = torch.from_numpy(generator.standard_normal(len(actor), dtype=np.float32))
         changes = gaussian * self.deviation(actor, chosen, network) * self._scale(context)
         noise = torch.where(chosen, changes, torch.zeros(())).to(actor.device)
         actor += noise
         if "actor_target" in agent:
             agent["actor_target"].add_(noise)
+
+    def changed(self, network: StackedNetwork, generator: np.random.Generator) -> Bool[np.ndarray, " weights"]:
+        """Return which weights change."""
+        return generator.random(network.num_weights, dtype=np.float32) < self.fraction
 
     def deviation(self, actor: Float[Tensor, " weights"], chosen: Tensor, network: StackedNetwork) -> Tensor:
         """Return the standard deviation of each weight's change at a scale of 1: its tensor's root mean square."""
@@ -190,7 +196,9 @@ class Reinjection(Operator):
         due = context.validated and context.has_champion and plateau > 0 and plateau % self.patience == 0
         return ranking.least_fit(taken) if due else ()
 
-    def apply(self, agent: AgentRows, context: EvolutionContext, generator: np.random.Generator) -> None:
+    def apply(
+        self, agent: AgentRows, parents: AgentRows, context: EvolutionContext, generator: np.random.Generator
+    ) -> None:
         """Copy the champion, its targets as its networks, with zero moments; exploration noise stays."""
         for name, rows in context.champion.items():
             for copied in {name, f"{name}_target"} & agent.keys():

@@ -75,5 +75,5 @@ def mutation_noise(
 ) -> Tensor:
     """Return what a mutation adds to a copy of an actor's row."""
     agent = {"actor": parent.clone(), "actor_target": torch.zeros_like(parent)}
-    mutation.apply(agent, context(sizes, **changes), generator)
+    mutation.apply(agent, {}, context(sizes, **changes), generator)
     return agent["actor_target"]

@@ -160,7 +160,7 @@ def test_mutants_of_a_run_are_those_of_observations_drawn_from_the_buffer() -> N
     for child in children:
         parent = before["actor"][child.parents[0]]
         agent = {"actor": parent.clone(), "actor_target": before["actor_target"][child.parents[0]].clone()}
-        expected.apply(agent, context(actor_network=network), generator(SEED, Role.MUTATION, 0, child.row))
+        expected.apply(agent, {}, context(actor_network=network), generator(SEED, Role.MUTATION, 0, child.row))
         assert not same(agent["actor"], parent)
         for name, row in agent.items():
             torch.testing.assert_close(after[name][child.row], row)
