@@ -151,7 +151,12 @@ def make_trainer(*callbacks: Callback, epochs: int = 1, **settings: Any) -> Trai
 
 
 def fit(
-    probe: Probe, *callbacks: Callback, epochs: int = 1, data: dict[str, Any] | None = None, **model: Any
+    probe: Probe,
+    *callbacks: Callback,
+    epochs: int = 1,
+    data: dict[str, Any] | None = None,
+    module_class: type[ERLModule] = ERLModule,
+    **model: Any,
 ) -> ERLModule:
     """Train a population of 4 on a probe; the module keeps its trainer and data afterwards."""
     settings: dict[str, Any] = {"population_size": 4, "gradient_steps": 4, "accumulate": 1, "gamma": 0.5, "tau": 0.1}
@@ -163,6 +168,6 @@ def fit(
         "noise_decay": 1.0,
         "learner": DDPG(saturation_penalty=0.0),
     }
-    module = ERLModule(**{**settings, "evolution": None, **model})
+    module = module_class(**{**settings, "evolution": None, **model})
     make_trainer(*callbacks, epochs=epochs).fit(module, datamodule=ProbeRollouts(probe, **(data or {})))
     return module
