@@ -92,7 +92,7 @@ def test_other_heads_move_the_trunk_alone(heads: int) -> None:
             return super().losses(population, batch, train_actor)
 
     operators = [Elitism(), Injection(), OutputMutation()]
-    fit(AIM, representation="shared", population_size=4, learner=Gradients(), evolution=operators)
+    fit(AIM, representation="shared", population_size=8, learner=Gradients(), evolution=operators)
     (chosen, actor, critic), (_, moved, same) = seen["own"], seen["others"]
     assert torch.equal(critic, same)
     torch.testing.assert_close(moved[:, chosen], actor[:, chosen])
