@@ -79,8 +79,8 @@ bench-processes: $(INSTALLED)  ## measure full scale in 1, 2 and 4 processes, an
 	$(MEASURE) processes process-memory --out docs/figures
 	$(VENV)/bin/python -m benchmarks.pages processes
 
-results: $(INSTALLED)  ## measure and write the figures of docs/results.md; a quarter of an hour, on an idle machine
-	$(MEASURE) bench limit full-run-1 full-run-2 --out docs/figures
+results: $(INSTALLED)  ## measure and write the figures of docs/results.md; twenty minutes, on an idle machine
+	$(MEASURE) bench limit full-run-1 full-run-2 full-own full-256 full-1000 --out docs/figures
 	$(VENV)/bin/python -m benchmarks.pages results
 
 planted: $(INSTALLED)  ## compare ERL, its halves and a shared representation on sixteen markets with a hidden drift; three hours

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from benchmarks.harness import MB, Benchmark, Row, Settings, Task, only_row, workers
 from benchmarks.runs import fit, require_linux
-from benchmarks.speed.full_scale import CONFIG, imports_mb
+from benchmarks.speed.full_scale import CONFIG, OWN, imports_mb
 from eigen2.memory.growth import theil_sen
 
 TINY = (
@@ -46,4 +46,9 @@ def measure(task: Task, settings: Settings, folder: Path) -> Row:
 
 FULL_RUN = Benchmark(measure, tasks, {"words": []}, {"words": list(TINY)}, only_row, fresh=True)
 TWO = replace(FULL_RUN, settings={"words": [], "threads": 2})
-BENCHMARKS = {"full-run-1": FULL_RUN, "full-run-2": TWO, "full-live": FULL_RUN}
+OWN_RUN = replace(FULL_RUN, settings={"words": [f"--{name}={value}" for name, value in OWN.items()]})
+MANY = {agents: (f"--model.population_size={agents}", "--trainer.max_epochs=10") for agents in (256, 1000)}
+BENCHMARKS = {
+    **{"full-run-1": FULL_RUN, "full-run-2": TWO, "full-live": FULL_RUN, "full-own": OWN_RUN},
+    **{f"full-{agents}": replace(FULL_RUN, settings={"words": [*words]}) for agents, words in MANY.items()},
+}

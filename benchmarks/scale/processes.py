@@ -19,7 +19,7 @@ from torch import distributed as dist
 
 from benchmarks.harness import Benchmark, Figures, Row, Settings, Task
 from benchmarks.runs import fit, require_linux
-from benchmarks.speed.full_scale import CONFIG
+from benchmarks.speed.full_scale import CONFIG, OWN
 from eigen2.core.replay import Field
 from eigen2.core.shared_replay import SharedReplay, TransitionLog
 from eigen2.distributed.communicator import Communicator
@@ -56,6 +56,7 @@ def measure_run(run: Run, folder: Path, settings: Settings) -> dict[str, list[fl
         "model.gradient_steps": run.optimizer_steps,
         "data.replay_min_size": 4,  # a micro-batch: the first generation trains
         "data.cache_dir": folder / "cache",
+        **OWN,
     }
     built = folder / "built"
     if not built.exists():

@@ -12,7 +12,7 @@ import yaml
 
 from benchmarks.harness import Benchmark, Figures, Row, Settings, Task, workers
 from benchmarks.runs import fit, memory_mb, require_linux
-from benchmarks.speed.full_scale import CONFIG, imports_mb
+from benchmarks.speed.full_scale import CONFIG, OWN, imports_mb
 from eigen2.market.data.universe import Universe
 from eigen2.market.datamodule import MarketDataModule
 from eigen2.market.synthetic.generator import SyntheticMarket
@@ -104,6 +104,7 @@ def measure(task: Task, settings: Settings, folder: Path) -> Row:
         "data.replay_capacity": sizes.replay,
         "data.replay_min_size": 4,  # a micro-batch: the first generation trains
         "data.cache_dir": cache,
+        **OWN,
     }
     run = fit(Path(tempfile.mkdtemp(dir=folder)), CONFIG, options, fill=sizes.filled)
     assert len(run.trained) == len(run.metrics), "a measured generation did not train"

@@ -28,10 +28,15 @@ from eigen2.market.datamodule import MarketDataModule
 from eigen2.market.simulation.environment import TradingEnvironment
 
 CONFIG = ROOT / "configs" / "full_scale.yaml"
+OWN = {"model.representation": "own", "model.actor": "null"}
+"""Changes of it that give every agent weights of its own, which all learn."""
 
 
 class FullScale:
-    """Parts of a run of `fit`, created on first use; a context manager that removes the temporary folder of runs."""
+    """Parts of a run of `fit` whose agents have weights of their own, created on first use.
+
+    A context manager that removes the temporary folder of runs.
+    """
 
     def __init__(self, config: Path = CONFIG, device: str = "cpu", cache: Path | None = None) -> None:
         self.config, self.device = config, torch.device(device)
@@ -53,6 +58,7 @@ class FullScale:
             "trainer.default_root_dir": tempfile.mkdtemp(dir=self.folder),
             "trainer.accelerator": "cpu",
             "data.cache_dir": self._cache,
+            **OWN,
         }
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="LightningCLI's args parameter")

@@ -11,7 +11,7 @@ MAPPED = ("panel", "encoder")  # owners whose bytes are in mapped files
 BENCH = {"what": "{what}", "eigen2": "{ours!n}", "reference or bound": "{reference!n}", "ratio": "{ratio:,.1f}"}
 UNITS = {"x": "at least {:,g} x", "s": "at most {:g} s", "rate": "at least {:,g}"}
 PHASES = ("evaluate", "train", "evolve", "validate", "generation")
-RUN = {"threads": "{threads}", **{f"{phase} s": f"{{seconds[{phase}]:.2f}}" for phase in PHASES}}
+RUN = {"agents": "{agents}", "threads": "{threads}", **{f"{phase} s": f"{{seconds[{phase}]:.2f}}" for phase in PHASES}}
 RUN |= {"start s": "{start_s:.1f}", "whole run min": "{minutes:.2f}", "peak RSS MB": "{peak_mb:,.0f}"}
 
 
@@ -29,9 +29,14 @@ def checkpoint_text(figures: Figures, *runs: Figures) -> str:
 
 
 def run_table(*runs: Figures) -> str:
-    """Return seconds and peak memory of whole runs, with their goals."""
-    rows = [{**run, "threads": run["machine"]["threads"], "minutes": run["fit_s"] / 60} for run in runs]
-    goal = {"threads": "to keep", "seconds": dict.fromkeys(PHASES) | GOALS, "start_s": None}
+    """Return seconds and peak memory of `WHOLE_RUNS`, with their goals."""
+    rows = [
+        {**run, "agents": agents, "threads": run["machine"]["threads"], "minutes": run["fit_s"] / 60}
+        for run, agents in zip(runs, WHOLE_RUNS.values(), strict=True)
+    ]
+    for row in rows[3:]:
+        row["minutes"] = None  # of fewer generations
+    goal = {"agents": "to keep", "threads": None, "seconds": dict.fromkeys(PHASES) | GOALS, "start_s": None}
     return table(RUN, [*rows, {**goal, "minutes": MOST_MINUTES, "peak_mb": MOST_PEAK_MB}])
 
 
@@ -68,14 +73,15 @@ def gpu_table(figures: Figures) -> str:
     return table(columns, [{**row, "kept": words[row["kept"]]} for row in figures["rows"]])
 
 
-RUNS = ("full-run-1", "full-run-2")
-SOURCES = {"bench": "comparison", "full-run-1": "run, 1 thread", "full-run-2": "run, 2 threads", "limit": "limit"}
+WHOLE_RUNS = {"full-run-1": "16", "full-run-2": "16", "full-own": "16, own", "full-256": "256", "full-1000": "1,000"}
+RUNS = ("full-run-1", "full-run-2")  # of the configuration
+SOURCES = (*WHOLE_RUNS, "bench", "limit")
 PAGE = Page(
     {
-        "machine": Block(partial(machines, list(SOURCES.values())), tuple(SOURCES)),
+        "machine": Block(partial(machines, SOURCES), SOURCES),
         "bench": Block(bench_table, ("bench",)),
         "checkpoint": Block(checkpoint_text, ("bench", *RUNS)),
-        "run": Block(run_table, RUNS),
+        "run": Block(run_table, tuple(WHOLE_RUNS)),
         "memory": Block(memory_table, RUNS[1:]),
         "limit": Block(limit_text, ("limit",)),
         "gpu": Block(gpu_table, ("gpu",)),
