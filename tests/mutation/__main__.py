@@ -48,6 +48,8 @@ def main() -> int:
     parser.add_argument("names", nargs="*", help="faults to plant; all without")
     given = parser.parse_args()
     faults: list[Fault] = json.loads((Path(__file__).parent / "faults.json").read_text())
+    if unknown := set(given.names) - {fault["name"] for fault in faults}:
+        parser.error(f"faults.json has no fault named {', '.join(sorted(unknown))}")
     chosen = [fault for fault in faults if not given.names or fault["name"] in given.names]
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder) / "checkout"

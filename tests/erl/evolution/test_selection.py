@@ -11,12 +11,21 @@ import torch
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from eigen2.erl.evolution import Elitism, Injection, MagnitudeMutation, Operator, TournamentCrossover
-from eigen2.erl.evolution.breeding import inherit, parents_of
+from eigen2.distributed.communicator import Communicator
+from eigen2.erl.evolution import (
+    AgentRows,
+    Elitism,
+    EvolutionContext,
+    Injection,
+    MagnitudeMutation,
+    Operator,
+    TournamentCrossover,
+)
+from eigen2.erl.evolution.breeding import breed, inherit, parents_of
 from eigen2.erl.evolution.operator import Child
 from eigen2.erl.evolution.selection import check_operators, rank, ranking_of
 from eigen2.errors import UserError
-from tests.erl.evolution.builders import evolution, planned
+from tests.erl.evolution.builders import context, evolution, planned
 from tests.erl.reference import inherited
 
 FITNESS = st.one_of(st.sampled_from([0.0, -0.0, 1.0, -1.0, math.nan, math.inf, -math.inf]), st.floats(-5, 5))
@@ -219,6 +228,31 @@ def test_children_are_blends_of_their_parents_old_rows(
     for child in children:
         if child.blend == 1:
             assert rows.numpy()[child.row].tobytes() == old[child.parents[0]].tobytes()
+
+
+class Witness(Operator):
+    """Overwrites the actor by the sum of its parents', the first one doubled."""
+
+    name = "witness"
+
+    def apply(
+        self, agent: AgentRows, parents: AgentRows, context: EvolutionContext, generator: np.random.Generator
+    ) -> None:
+        agent["actor"].copy_(parents["actor"].sum(0) + parents["actor"][0])
+
+
+def test_an_operator_gets_its_own_parents_rows_in_their_order() -> None:
+    old = torch.arange(12.0).reshape(6, 2).exp()
+    rows, witness = {"actor": old.clone(), "noise": torch.arange(6.0)}, Witness()
+    children = [
+        Child(1, witness, (4, 2, 5)),
+        Child(2, MUTANT, (0,)),
+        Child(3, witness, (2,)),
+        Child(5, witness, (1, 4)),
+    ]
+    breed(rows, children, [witness, MagnitudeMutation(scale=0.0)], context([2]), Communicator(6))
+    expected = [old[0], 2 * old[4] + old[2] + old[5], old[0], 2 * old[2], old[4], 2 * old[1] + old[4]]
+    torch.testing.assert_close(rows["actor"], torch.stack(expected))
 
 
 @pytest.mark.parametrize("poison", [math.inf, -math.inf, math.nan])
