@@ -8,7 +8,7 @@ from statistics import fmean, median
 import numpy as np
 
 from benchmarks.harness import MB, Benchmark, Figures, Row, Settings, Task
-from benchmarks.learning import fire_optimum
+from benchmarks.learning import fire_neighbours, fire_optimum
 from benchmarks.pages import Block, Page, interval, spread, table, where
 from benchmarks.runs import eigen2, fit
 
@@ -129,6 +129,7 @@ def _tasks(settings: Settings) -> list[Task]:
 BENCHMARKS = {
     "fire": Benchmark(measure, _tasks, SETTINGS, SMALLEST, key=lambda task, settings: CASES[task.case]),
     "fire-optimum": fire_optimum.BENCHMARK,
+    "fire-neighbours": fire_neighbours.BENCHMARK,
 }
 PAGE = Page(
     {
@@ -139,6 +140,7 @@ PAGE = Page(
         "optimum_shares": Block(fire_optimum.share_table, ("fire-optimum",)),
         "optimum_search": Block(fire_optimum.search_table, ("fire-optimum",)),
         "optimum_text": Block(fire_optimum.text, ("fire-optimum",)),
+        "neighbours": Block(fire_neighbours.neighbours_table, ("fire-neighbours",)),
         "fire_validate": Block(validate_table, ("fire-validate",)),
     }
 )
