@@ -2,14 +2,15 @@
 
 import json
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from statistics import fmean, median
 
 import numpy as np
 
 from benchmarks.harness import MB, Benchmark, Figures, Row, Settings, Task
-from benchmarks.learning import fire_optimum
-from benchmarks.pages import Block, Page, interval, spread, table, where
+from benchmarks.learning import fire_neighbours, fire_optimum, fire_place
+from benchmarks.pages import Block, Page, interval, machines, spread, table, where
 from benchmarks.runs import eigen2, fit
 
 CONFIG = "configs/dqn_fuel_breaks.yaml"
@@ -129,6 +130,8 @@ def _tasks(settings: Settings) -> list[Task]:
 BENCHMARKS = {
     "fire": Benchmark(measure, _tasks, SETTINGS, SMALLEST, key=lambda task, settings: CASES[task.case]),
     "fire-optimum": fire_optimum.BENCHMARK,
+    "fire-neighbours": fire_neighbours.BENCHMARK,
+    "fire-place": fire_place.BENCHMARK,
 }
 PAGE = Page(
     {
@@ -139,6 +142,9 @@ PAGE = Page(
         "optimum_shares": Block(fire_optimum.share_table, ("fire-optimum",)),
         "optimum_search": Block(fire_optimum.search_table, ("fire-optimum",)),
         "optimum_text": Block(fire_optimum.text, ("fire-optimum",)),
+        "place": Block(fire_place.place_table, ("fire-place",)),
+        "place_machine": Block(partial(machines, ["regions"]), ("fire-place",)),
+        "neighbours": Block(fire_neighbours.neighbours_table, ("fire-neighbours",)),
         "fire_validate": Block(validate_table, ("fire-validate",)),
     }
 )

@@ -104,13 +104,3 @@ class MemoryHygiene(GarbageCollector):
     def status_line(self) -> str:
         """Return a line about the cleaning after this epoch; empty if there was none."""
         return self._line
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the histories, except of times."""
-        return {name: [*kept] for name, kept in self.histories.items() if not name.endswith("_times")}
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restore the histories, as far as they fit."""
-        for name, kept in state_dict.items():
-            self.histories[name].clear()
-            self.histories[name].extend(kept)

@@ -28,11 +28,9 @@ def _in_the_project(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def everything(root: Path) -> dict[str, Any]:
-    """What a run is: weights, moments, replay buffer, steps, champion, histories."""
+    """What a run is: weights, moments, replay buffer, steps, champion."""
     checkpoint = torch.load(root / "checkpoints" / "last.ckpt", weights_only=True)
-    histories = {name: kept for name, kept in checkpoint["callbacks"].items() if "MemoryHygiene" in name}
-    assert histories
-    return {**state(root, DATA), "own": checkpoint["eigen2"], "histories": histories}
+    return {**state(root, DATA), "own": checkpoint["eigen2"]}
 
 
 def ended(capsys: pytest.CaptureFixture[str], code: int, line: list[str]) -> str:

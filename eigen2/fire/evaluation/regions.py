@@ -84,6 +84,31 @@ class Plan:
         return shares
 
 
+class Tile(NamedTuple):
+    """A tile of a region, and the window whose fires count for it, as slices of rows and columns."""
+
+    cells: tuple[slice, slice]
+    window: tuple[slice, slice]
+    inside: tuple[slice, slice]  # the tile in the window
+
+    @classmethod
+    def all(cls, shape: tuple[int, ...], plan: Plan) -> list["Tile"]:
+        """Return the tiles of a region, row by row."""
+        pairs = [
+            [
+                (slice(first, first + plan.tile), slice(max(first - plan.margin, 0), first + plan.tile + plan.margin))
+                for first in range(0, size, plan.tile)
+            ]
+            for size in shape
+        ]
+        tiles = []
+        for (rows, high), (columns, wide) in product(*pairs):
+            top, left = rows.start - high.start, columns.start - wide.start
+            inside = slice(top, top + plan.tile), slice(left, left + plan.tile)
+            tiles.append(cls((rows, columns), (high, wide), inside))
+        return tiles
+
+
 def needed_bytes(cells: int, plan: Plan) -> dict[str, int]:
     """Return the bytes that reading, placing and judging take at most in a region of so many cells, by owner."""
     window = min((plan.tile + 2 * plan.margin) ** 2, cells)
@@ -103,42 +128,62 @@ def place(
 ) -> Bool[np.ndarray, "rows columns"]:
     """Return where to place breaks, tile by tile; `progress` is called with the share of tiles done.
 
-    Of the cells that a tile can pay for, the network's value above the lowest of the window, divided by the cell's
-    cost, decides. What a tile does not spend goes to the next; it spends nothing once no fire burns a cell of some
-    value, 0 or more. No break is placed where `barred`, or the cost is NaN.
+    A tile's part of the budget is in proportion to the cost of its cells that burn or, with `values`, to the value that
+    fires in its window burn without breaks; what it does not spend goes to the next. Of the cells that it can pay
+    for, the network's value above the lowest of the window, divided by the cell's cost, decides. It spends nothing once
+    no fire burns a cell of some value, 0 or more. No break is placed where `barred`, or the cost is NaN.
     """
     breaks = np.zeros(region.missing.shape, bool)
-    costs, values = (np.ones(breaks.shape) if layer is None else layer for layer in (costs, values))
+    costs = np.ones(breaks.shape) if costs is None else costs
     counted = ~np.isin(region.landscape.fuel, NON_BURNABLE) & np.isfinite(costs)
     allowed = counted if barred is None else counted & ~barred
-    height, width = region.landscape.shape
-    rows, columns = range(0, height, plan.tile), range(0, width, plan.tile)
-    purse = 0.0
-    for number, (row, column) in enumerate(product(rows, columns), 1):
-        tile = np.s_[row : row + plan.tile, column : column + plan.tile]
-        purse += plan.budget * float(costs[tile][counted[tile]].sum())
-        top, left = max(row - plan.margin, 0), max(column - plan.margin, 0)
-        window = np.s_[top : row + plan.tile + plan.margin, left : column + plan.tile + plan.margin]
-        candidates = np.zeros_like(breaks[window])
-        inside = np.s_[row - top : row - top + plan.tile, column - left : column - left + plan.tile]
-        candidates[inside] = allowed[tile]
-        if candidates.any():
-            layers = {name: layer[window] for name, layer in region.landscape.layers().items()}
-            layers["fuel"] = np.where(breaks[window], BARE, layers["fuel"]).astype(np.int16)
-            landscape = Landscape(**layers, cell_size=region.landscape.cell_size)
-            models = _models(landscape, plan, values[window])
-            flat = candidates.reshape(-1), costs[window].reshape(-1)
-            chosen = _place_tile(models, *flat, purse, network, plan).reshape(candidates.shape)
-            breaks[window] |= chosen
-            purse -= float(costs[window][chosen].sum())
-        progress(number / (len(rows) * len(columns)))
+    tiles = [tile for tile in Tile.all(breaks.shape, plan) if allowed[tile.cells].any()]
+    if values is None:
+        parts = np.array([costs[tile.cells][counted[tile.cells]].sum() for tile in tiles])
+    else:
+        parts = np.array([_at_risk(region, tile, plan, values) for tile in tiles])
+    purse, budget = 0.0, plan.budget * float(costs[counted].sum())
+    for number, (tile, part) in enumerate(zip(tiles, parts / (parts.sum() or 1.0), strict=True), 1):
+        purse += budget * float(part)
+        candidates = np.zeros_like(breaks[tile.window])
+        candidates[tile.inside] = allowed[tile.cells]
+        models = _models(region, tile, plan, breaks, values)
+        flat = candidates.reshape(-1), costs[tile.window].reshape(-1)
+        chosen = _place_tile(models, *flat, purse, network, plan).reshape(candidates.shape)
+        breaks[tile.window] |= chosen
+        purse -= float(costs[tile.window][chosen].sum())
+        progress(number / len(tiles))
     return breaks
 
 
-def _models(landscape: Landscape, plan: Plan, values: Float64[np.ndarray, "rows columns"]) -> list[FireModel]:
-    """Return the fire model of each wind; values count in whole steps of the largest."""
-    steps = np.ceil(values.reshape(-1) * (VALUE_STEPS / (values.max() or 1.0))).astype(np.int64)
+def _models(
+    region: Region,
+    tile: Tile,
+    plan: Plan,
+    breaks: Bool[np.ndarray, "rows columns"],
+    values: Float64[np.ndarray, "rows columns"] | None,
+) -> list[FireModel]:
+    """Return the fire model of each wind in a tile's window, where breaks do not burn; values count in whole steps."""
+    layers = {name: layer[tile.window] for name, layer in region.landscape.layers().items()}
+    layers["fuel"] = np.where(breaks[tile.window], BARE, layers["fuel"]).astype(np.int16)
+    landscape = Landscape(**layers, cell_size=region.landscape.cell_size)
+    steps = None
+    if values is not None:
+        own = values[tile.window].reshape(-1)
+        steps = np.ceil(own * (VALUE_STEPS / (own.max() or 1.0))).astype(np.int64)
     return [FireModel.of(landscape, wind.weather(), plan.duration, steps) for wind in plan.winds]
+
+
+def _at_risk(region: Region, tile: Tile, plan: Plan, values: Float64[np.ndarray, "rows columns"]) -> float:
+    """Return the value that fires from every cell of a tile's window burn without breaks, estimated by those drawn."""
+    own, none = values[tile.window].reshape(-1), np.zeros(values.shape, bool)
+    if not own.any():
+        return 0.0
+    burned = 0.0
+    for model, weight in zip(_models(region, tile, plan, none, None), plan.weights.tolist(), strict=True):
+        fires = model.start(model.draw(plan.fires, np.random.default_rng(plan.seed)))
+        burned += weight * float(fires.frequency @ own) * int(model.burnable.sum())
+    return burned
 
 
 def _place_tile(

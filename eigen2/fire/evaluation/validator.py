@@ -95,7 +95,7 @@ def validate(
     placed: list[Cells] = [[[] for _ in models], *placements.values()]  # the first without breaks
     breaks = [list(each) for each in zip(*placed, strict=True)]  # of each landscape, in the order of placements
     requests = [
-        _request(landscape, cells, each, own)
+        request(landscape, cells, each, own)
         for landscape, cells, every, own in zip(landscapes, ignitions, breaks, conditions, strict=True)
         for each in every
     ]
@@ -180,9 +180,7 @@ def _burn(
     return np.array([np.isfinite(model.start(ignitions, breaks).arrival).sum(1) for breaks in placed], float)
 
 
-def _request(
-    landscape: Landscape, ignitions: NDArray[Any], breaks: list[int], conditions: Conditions
-) -> dict[str, Any]:
+def request(landscape: Landscape, ignitions: NDArray[Any], breaks: list[int], conditions: Conditions) -> dict[str, Any]:
     """Return the arrays of a request, which the worker's module describes."""
     weather, layers = conditions.weather, landscape.layers()
     fuel = layers.pop("fuel").copy()

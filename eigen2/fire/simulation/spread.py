@@ -5,7 +5,7 @@ minutes that fire needs to cross the cell it leads into. Four neighbours, not ei
 breaks that touch at a corner. A fire burns the cells it reaches within its duration.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -20,6 +20,7 @@ from eigen2.fire.landscapes.landscape import Landscape
 
 STEPS = ((-1, 0), (0, 1), (1, 0), (0, -1))
 """Rows and columns to the neighbour in the north, east, south and west, the order of directions everywhere."""
+DEGREES = (0.0, 90.0, 180.0, 270.0)  # the same, clockwise from north
 WIND_AT_20_FEET = 0.87  # wind speed 20 feet above the vegetation over that at 10 m
 KM_PER_MILE = 1.609
 LONGEST_ELLIPSE = 8.0  # largest length of a fire's ellipse over its width
@@ -39,8 +40,10 @@ class Weather:
         require_range("wind_from", self.wind_from, least=0, most=360)
 
 
-def spread_rates(landscape: Landscape, weather: Weather | None = None) -> Float32[np.ndarray, "4 rows columns"]:
-    """Return the rate of spread (m/min) in each cell towards north, east, south and west; 0 where nothing burns.
+def spread_rates(
+    landscape: Landscape, weather: Weather | None = None, degrees: Sequence[float] = DEGREES
+) -> Float32[np.ndarray, "directions rows columns"]:
+    """Return the rate of spread (m/min) in each cell towards each direction; 0 where nothing burns.
 
     A fire grows as an ellipse with the ignition in a focus (Anderson 1983). Wind and slope add as vectors.
     """
@@ -62,8 +65,8 @@ def spread_rates(landscape: Landscape, weather: Weather | None = None) -> Float3
     ratio = np.clip(ratio, 1, LONGEST_ELLIPSE)
     eccentricity = np.sqrt(ratio**2 - 1) / ratio
     slowest = rate * (1 + phi) * (1 - eccentricity)
-    rates = np.empty((4, *landscape.shape), np.float32)
-    for towards, angle in enumerate(np.radians([0.0, 90.0, 180.0, 270.0])):
+    rates = np.empty((len(degrees), *landscape.shape), np.float32)
+    for towards, angle in enumerate(np.radians(degrees)):
         rates[towards] = slowest / (1 - eccentricity * np.cos(angle - heading))
     return rates
 

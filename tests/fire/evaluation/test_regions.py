@@ -133,6 +133,22 @@ def test_breaks_guard_what_has_value_and_the_rest_is_not_spent() -> None:
     assert np.argwhere(unused).tolist() == [[0, 23]]  # nothing of value burns in the western tile
 
 
+@pytest.mark.parametrize("turned", [False, True])
+def test_the_budget_goes_where_fires_burn_value_wherever_that_lies(turned: bool) -> None:
+    """Houses in a corner get the same breaks whether their tile is the first or the last."""
+    values, plan = np.zeros(HILLS.shape), Plan(0.02, fires=1600, tile=20, margin=4)
+    values[:8, :8] = 1.0
+    way = -1 if turned else 1
+    fuel = np.full(HILLS.shape, 101)
+    breaks = place(region(flat(HILLS.shape, fuel)), Downstream(), plan, values=values[::way, ::way])[::way, ::way]
+    assert breaks.sum() == 32
+    assert breaks[:20, :20].sum() > 20
+    plain = place(region(flat(HILLS.shape, fuel)), Downstream(), plan)
+    before, after, weights, _ = judge(region(flat(HILLS.shape, fuel)), breaks[::way, ::way], plan, values[::way, ::way])
+    spread_out = judge(region(flat(HILLS.shape, fuel)), plain, plan, values[::way, ::way])
+    assert weights @ after < 0.8 * (weights @ spread_out.after) < weights @ before
+
+
 def test_winds_count_by_their_weights() -> None:
     plan = Plan(0.03, fires=60, tile=40)
     plain = place(region(), Downstream(), plan)

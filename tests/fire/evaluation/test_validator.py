@@ -26,9 +26,9 @@ from eigen2.fire.evaluation.validator import (
     NEWEST,
     VARIABLE,
     Conditions,
-    _request,
     ask_pyretechnics,
     estimates,
+    request,
     require_pyretechnics,
     validate,
 )
@@ -300,7 +300,7 @@ def northward(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 
 def asked(landscape: Landscape, ignitions: list[int], breaks: list[int], weather: Weather) -> dict[str, Any]:
-    found = _request(landscape, np.array(ignitions), breaks, Conditions(weather, 120.0))
+    found = request(landscape, np.array(ignitions), breaks, Conditions(weather, 120.0))
     return {name: np.asarray(value) for name, value in found.items()}
 
 
