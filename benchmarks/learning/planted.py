@@ -102,13 +102,10 @@ HALF = {"windows_per_generation": 4}
 HEADS = {
     "shared representation of days": _shared(),
     "operators by outputs": _shared(evolution=(*INJECTED[:2], OutputCrossover(), OutputMutation())),
-    "mutation by outputs": _shared(evolution=(*INJECTED[:3], OutputMutation())),
     "cross-entropy method": _shared(evolution=(*INJECTED[:2], CrossEntropy())),
-    "cross-entropy method, 5 times the noise": _shared(evolution=(*INJECTED[:2], CrossEntropy(noise=0.25))),
     "trunk learns from 4 more heads": _shared(learner=HeadsDDPG(heads=4)),
     "learner moves towards the elites": {**_shared(), "module": SoftUpdate},
     "half of the windows, twice the generations": {**_shared(), "data": HALF, "generations": 2},
-    "no injection": _shared(evolution=(INJECTED[0], *INJECTED[2:])),
 }
 """Changes of what heads learn and how they evolve."""
 

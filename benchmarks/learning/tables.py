@@ -96,6 +96,8 @@ PAGE = Page(
         "trunks_machine": Block(partial(machines, ["trunks"]), ("trunks",)),
         "trunk_variants": Block(shared_table, ("trunk-variants",)),
         "trunk_variants_machine": Block(partial(machines, ["trunk-variants"]), ("trunk-variants",)),
+        "heads": Block(shared_table, ("heads",)),
+        "heads_machine": Block(partial(machines, ["heads"]), ("heads",)),
         "ablations": Block(ablation_table, ("ablations",)),
         "ablations_machine": Block(partial(machines, ["ablations"]), ("ablations",)),
     },
