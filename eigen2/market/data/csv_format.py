@@ -23,7 +23,7 @@ class CsvFormat:
     """How text files write their columns, numbers and dates; what is null is guessed from the first lines."""
 
     sep: str | None = None
-    """Separator of columns: one ASCII character, or tab (null: the one of , ; | and tab that the header has most of)."""
+    """Separator of columns: an ASCII character, or tab (null: the one of , ; | and tab that the header has most of)."""
     decimal: Literal[".", ","] | None = None
     """Decimal mark of numbers (null: a comma if numbers have it and columns are not separated by commas)."""
     date_format: str | None = None

