@@ -83,6 +83,7 @@ def test_bad_input_is_one_line(options: str, message: str, capsys: pytest.Captur
         ("\tmodel:\n", "wrong.yaml line 1, column 1 is not YAML: found character"),
         ("data:\n  rules:\n    execution: noon\n", "data.rules.execution is noon; it must be next_open or close"),
         ("model:\n  noise: null\n", "model.noise is null; it must be float"),
+        ('model:\n  population_size: "\\e[31mred"\n', "model.population_size is \\x1b[31mred; it must be int"),
         ("just text\n", "has no settings: write keys and values as --print_config does"),
         ("", "has no settings"),
     ],
@@ -241,6 +242,11 @@ def test_what_is_missing_is_named(words: str, line: str, capsys: pytest.CaptureF
     with pytest.raises(SystemExit, match="2"):
         main(words.split())
     assert capsys.readouterr().err.splitlines() == [line]
+
+
+def test_commands_on_files_alone_load_neither_torch_nor_lightning() -> None:
+    code = "import sys, eigen2.cli.data, eigen2.cli.report; print({'torch', 'lightning'} & {*sys.modules})"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "set()\n"
 
 
 def test_a_reader_that_has_enough_is_no_error(tmp_path: Path) -> None:
