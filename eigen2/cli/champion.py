@@ -119,11 +119,11 @@ def _export(options: Namespace) -> None:
     champion, folder = _champion(options), Path(options.output)
     try:
         written = champion.save(folder, None if options.sign is None else Path(options.sign))
+        if options.onnx:
+            from eigen2.core.onnx import write_onnx
+
+            written.append(write_onnx(champion.actor(options.actor), champion.sizes, folder / "actor.onnx"))
     except OSError as error:
         raise UserError(f"cannot write to {folder}: {error.strerror or error}; choose another --output") from error
-    if options.onnx:
-        from eigen2.core.onnx import write_onnx
-
-        written.append(write_onnx(champion.actor(options.actor), champion.sizes, folder / "actor.onnx"))
     for path in written:
         print(f"wrote        {path} ({path.stat().st_size / 1e3:,.1f} kB)")
