@@ -59,6 +59,7 @@ def refusal(capsys: pytest.CaptureFixture[str], *options: object, command: str =
         ('--trainer.max_time={"hours":1}', "trainer.max_time is "),
         ("--trainer.accumulate_grad_batches 2", "use model.accumulate"),
         ("--trainer.gradient_clip_val 1", "use model.max_grad_norm"),
+        ("--trainer.accelerator tpu", "trainer: Requirement 'torch_xla"),
         ("--trainer.callbacks+=callbacks.Nope", "module 'callbacks' has no attribute 'Nope'"),
         ("--trainer.default_root_dir /proc/nowhere", "cannot write to trainer.default_root_dir /proc/nowhere"),
         ("--ckpt_path nope.ckpt", "there is no checkpoint at nope.ckpt"),
