@@ -99,8 +99,9 @@ def _predict(options: Namespace) -> None:
     except ValueError:
         raise UserError(f"--first is {options.first}; it must be a day as YYYY-MM-DD") from None
     trader, output = Trader(_champion(options), options.actor), Path(options.output)
-    if output.resolve() == Path(options.data.path).resolve():
-        raise UserError(f"--output {output} is the price file itself, which would be lost; choose another file")
+    for key, file in options.data.items():
+        if file is not None and output.resolve() == Path(file).resolve():
+            raise UserError(f"--output {output} is the file of --data.{key}, which would be lost; choose another file")
     membership = None if options.data.membership is None else read_membership(options.data.membership)
     orders = trader.orders(read_prices(options.data.path, trader.features), first, membership)
     try:

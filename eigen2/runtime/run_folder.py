@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 # what a run writes in its folder; the panel cache beside it is shared by all runs, and other files are the user's
 RUN_FILE = re.compile(
-    r"checkpoints|tensorboard|champion|memory|test(-\d+)?|failure"
+    r"checkpoints|tensorboard|champion|memory|seeds|test(-\d+)?|failure"
     r"|(metrics|memory|memory-\d+)\.csv|config\.yaml|run\.json|report\.html"
 )
 

@@ -142,6 +142,18 @@ def test_an_altered_configuration_ends_in_one_line(
     assert line.startswith("error: checkpoint run/checkpoints/last.ckpt holds what eigen2 did not write (")
 
 
+def test_orders_replace_no_file_that_is_read(copied: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = (
+        "predict",
+        "--ckpt_path=run/checkpoints/last.ckpt",
+        "--data.path=prices.parquet",
+        "--data.membership=m.csv",
+    )
+    for key, name in (("path", "prices.parquet"), ("membership", "m.csv")):
+        line = refused(capsys, *words, f"--output={name}")
+        assert line == f"error: --output {name} is the file of --data.{key}, which would be lost; choose another file"
+
+
 def test_a_graph_that_cannot_be_written_ends_in_one_line(
     copied: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

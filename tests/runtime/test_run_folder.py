@@ -8,7 +8,7 @@ import pytest
 
 from eigen2.files import Folder
 from eigen2.runtime.checkpoint import save_archive
-from eigen2.runtime.run_folder import find_checkpoint, generations_of
+from eigen2.runtime.run_folder import find_checkpoint, generations_of, move_earlier_run
 
 
 def test_generations_are_counted_whatever_their_rows_hold(tmp_path: Path) -> None:
@@ -17,6 +17,18 @@ def test_generations_are_counted_whatever_their_rows_hold(tmp_path: Path) -> Non
     for content, count in ((b"", 0), (b"generation,loss\n", 0), (b"generation,loss\n0,1\n1,\xff\n2,tor", 2)):
         (tmp_path / "metrics.csv").write_bytes(content)
         assert generations_of(checkpoint) == count
+
+
+def test_trainings_with_other_seeds_go_with_their_run(tmp_path: Path) -> None:
+    assert move_earlier_run(tmp_path) is None
+    for number in (1, 2):
+        for name in ("metrics.csv", "seeds/43/checkpoints/best.ckpt", "cache/panel.npy", "notes.txt"):
+            (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / name).write_text(f"of run {number}")
+        assert move_earlier_run(tmp_path) == tmp_path / "earlier" / str(number)
+        moved = tmp_path / "earlier" / str(number) / "seeds" / "43" / "checkpoints" / "best.ckpt"
+        assert moved.read_text() == f"of run {number}"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["cache", "earlier", "notes.txt"]
 
 
 def test_a_damaged_checkpoint_may_lie_where_nothing_can_be_written(
