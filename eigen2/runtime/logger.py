@@ -57,6 +57,7 @@ class EventFile:
     def write(self, event: Event) -> None:
         """Write an event; raise OSError if it is not in the file."""
         if self._file is None or not self._file.path.exists():
+            self.close()  # that of a folder which was deleted
             # readers sort files by this time, so it must grow even if the clock was set back
             matches = [_BEGAN.match(path.name) for path in self._folder.make().iterdir()]
             began = max(time.time(), max((float(match[1]) for match in matches if match), default=0.0) + 1)

@@ -1,5 +1,7 @@
 """The logger of a run: its files hold the generations of its fits, and nothing else."""
 
+import os
+import shutil
 from pathlib import Path
 
 from lightning.pytorch import Trainer
@@ -61,3 +63,15 @@ def test_one_logger_serves_several_fits(tmp_path: Path) -> None:
     assert rows(tmp_path) == {0: 0.5, 1: 1.5, 2: 2.5}
     fit(logger, 0)
     assert rows(tmp_path) == {0: 0.5}
+
+
+def test_a_folder_that_is_deleted_leaves_no_file_open(tmp_path: Path) -> None:
+    logger = RunLogger(str(tmp_path))
+    opened = []
+    for generation in range(3):
+        shutil.rmtree(tmp_path / "tensorboard", ignore_errors=True)
+        logger.log_metrics({"loss": 1.0}, generation)
+        logger.save()
+        opened.append(len(os.listdir("/dev/fd")))
+    assert opened == opened[:1] * 3
+    logger.finalize("success")
