@@ -57,7 +57,7 @@ class MemoryBudget(Callback):
         """Return the resident bytes that the process may use, without pages of files; None if no budget is set."""
         budgets = [] if self.memory_budget_gb is None else [self.memory_budget_gb * GB]
         budgets += [] if self.memory_budget_share is None else [self.memory_budget_share * allowed_bytes()]
-        return int(min(budgets)) if budgets else None
+        return max(1, int(min(budgets))) if budgets else None
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Refuse to start if almost all memory is used; raises MemoryBudgetExceeded."""

@@ -168,7 +168,9 @@ def draft_folder(final: Path) -> Iterator[Folder]:
         raise UserError(f"another process is writing {str(final)!r}: wait for it, or name another file")
     with locked:
         for file in folder.path.iterdir():  # left by a killed process
-            if file.name != "lock":
+            if file.is_dir() and not file.is_symlink():
+                shutil.rmtree(file)
+            elif file.name != "lock":
                 file.unlink()
         try:
             yield folder

@@ -2,4 +2,5 @@
 
 from eigen2.cli.main import main
 
-main()
+if __name__ == "__main__":
+    main()

@@ -99,8 +99,9 @@ def _predict(options: Namespace) -> None:
     except ValueError:
         raise UserError(f"--first is {options.first}; it must be a day as YYYY-MM-DD") from None
     trader, output = Trader(_champion(options), options.actor), Path(options.output)
-    if output.resolve() == Path(options.data.path).resolve():
-        raise UserError(f"--output {output} is the price file itself, which would be lost; choose another file")
+    for key, file in options.data.items():
+        if file is not None and output.resolve() == Path(file).resolve():
+            raise UserError(f"--output {output} is the file of --data.{key}, which would be lost; choose another file")
     membership = None if options.data.membership is None else read_membership(options.data.membership)
     orders = trader.orders(read_prices(options.data.path, trader.features), first, membership)
     try:
@@ -119,11 +120,11 @@ def _export(options: Namespace) -> None:
     champion, folder = _champion(options), Path(options.output)
     try:
         written = champion.save(folder, None if options.sign is None else Path(options.sign))
+        if options.onnx:
+            from eigen2.core.onnx import write_onnx
+
+            written.append(write_onnx(champion.actor(options.actor), champion.sizes, folder / "actor.onnx"))
     except OSError as error:
         raise UserError(f"cannot write to {folder}: {error.strerror or error}; choose another --output") from error
-    if options.onnx:
-        from eigen2.core.onnx import write_onnx
-
-        written.append(write_onnx(champion.actor(options.actor), champion.sizes, folder / "actor.onnx"))
     for path in written:
         print(f"wrote        {path} ({path.stat().st_size / 1e3:,.1f} kB)")

@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 
 from eigen2.cli.parser import options_of
-from eigen2.core.compatibility import saved_run
+from eigen2.core.compatibility import altered_as_user_error, saved_run
 from eigen2.core.export import read_checkpoint
 from eigen2.errors import UserError
 from eigen2.runtime.run_folder import find_checkpoint
@@ -52,7 +52,13 @@ def with_settings_of_fit(args: Sequence[str], default_root: str) -> list[str]:
         return [*args]
     root = Path(given(args, ROOT) or default_root)
     file = Path(find_checkpoint(root, str(path), or_start=False) or "")
-    config = saved_run(read_checkpoint(file)).get("config")
+    checkpoint = read_checkpoint(file)
+    with altered_as_user_error(f"checkpoint {file}"):
+        return _with_settings(args, saved_run(checkpoint).get("config"), file)
+
+
+def _with_settings(args: Sequence[str], config: dict[str, Any] | None, file: Path) -> list[str]:
+    """Put a configuration before all options; see `with_settings_of_fit`."""
     if config is None or given(args, "workload") not in (None, config["workload"]):
         return [*args]  # by an earlier version, or of another workload, which is refused when it is loaded
     config = copy.deepcopy(config)

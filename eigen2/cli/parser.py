@@ -18,7 +18,7 @@ import yaml
 from jsonargparse import ArgumentParser, Namespace, set_parsing_settings
 
 from eigen2.compat import option_type, parser_options, subparsers
-from eigen2.errors import UserError
+from eigen2.errors import UserError, printable
 from eigen2.runtime.yaml_files import read_yaml
 
 UNKNOWN = re.compile(r"(?:does not accept option '|unrecognized arguments: --|Option ')([\w.+]+)")
@@ -65,7 +65,7 @@ class Parser(ArgumentParser):
         """
         named = {*DOTTED.findall(line.partition(": ")[0])}
         file = next((f"{name}: " for name, keys in reversed(self.files.items()) if named & keys), "")
-        sys.stderr.write(f"error: {file}{line}\n")
+        sys.stderr.write(f"error: {printable(f'{file}{line}')}\n")
         sys.exit(2)
 
     def parse_args(self, args: Sequence[str] | None = None, **kwargs: Any) -> Any:  # type: ignore[override]

@@ -137,8 +137,8 @@ class EigenCLI(LightningCLI):
             kwargs["strategy"] = PopulationStrategy()
         try:
             return super().instantiate_trainer(**kwargs)
-        # the errors that Lightning raises for invalid settings
-        except (MisconfigurationException, ValueError, TypeError, OverflowError, RuntimeError) as error:
+        # the errors that Lightning raises for invalid settings, and for packages that are missing
+        except (MisconfigurationException, ImportError, ValueError, TypeError, OverflowError, RuntimeError) as error:
             raise UserError(f"trainer: {error}") from error
 
     def fit(self, ckpt_path: str | None = None, **kwargs: Any) -> None:

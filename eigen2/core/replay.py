@@ -69,8 +69,8 @@ class ReplayBuffer:
     """Ring of transitions: named fields of fixed size, `reward` among them, allocated and touched at the start.
 
     It holds up to `capacity` transitions; a further one replaces the oldest. `size` are stored now, the next goes to
-    slot `position`, and `added` were added since construction or the last reset. Only the transitions in `slots`, all
-    without it, are in this buffer's memory.
+    slot `position`, and `added` were added since construction or the last reset. `slots` are those in this buffer's
+    memory, None for all.
     """
 
     def __init__(

@@ -43,14 +43,14 @@ class ResumableCsv:
         """
         self.close()
         try:
-            header = next(_whole_lines(self.path), []) if first > 0 else []
+            header = next(_whole_lines(self.path), [])
         except OSError as error:
             raise UserError(f"{self.path} cannot be read ({error.strerror}): move the file away") from error
         if header and KEY not in header:
             raise UserError(f"{self.path} has no column {KEY!r}: move the file away or write elsewhere")
-        self.columns, self._first = tuple(header), first
+        self.columns, self._first = tuple(header) if first > 0 else (), first
         try:
-            self._replace(header)
+            self._replace(self.columns)
         except OSError as error:
             self.error = error
 
@@ -90,7 +90,7 @@ class ResumableCsv:
         """Rewrite the file with these columns and the rows of generations that are kept, and open it to append."""
         with self._folder.replacing(self.path.name) as draft, _open(draft, "w") as target:
             target.write(_line(columns) if columns else "")
-            kept = (row for row in _rows(self.path) if row[KEY].isdecimal() and int(row[KEY]) < self._first)
+            kept = (row for row in _rows(self.path) if row.get(KEY, "").isdecimal() and int(row[KEY]) < self._first)
             target.writelines(_line(row.get(name, "") for name in columns) for row in kept)
         self._first = math.inf
         self.close()
@@ -107,7 +107,15 @@ def _whole_lines(path: Path) -> Iterator[list[str]]:
     """Yield the cells of each complete line."""
     if path.exists():
         with _open(path, "r") as source:
-            yield from (next(csv.reader([line]), []) for line in source if line.endswith("\n"))
+            yield from (_cells(line) for line in source if line.endswith("\n"))
+
+
+def _cells(line: str) -> list[str]:
+    """Return the cells of a line; none of a damaged one with a cell beyond the limit of `csv`."""
+    try:
+        return next(csv.reader([line]), [])
+    except csv.Error:
+        return []
 
 
 def _rows(path: Path) -> Iterator[dict[str, str]]:

@@ -99,7 +99,7 @@ class LeakWatch:
         self._before = levels
 
     def generation_end(self, snapshot: MemorySnapshot) -> list[str]:
-        """Record the snapshot at the end of a generation, and return what is to be said about it."""
+        """Record the snapshot at the end of a generation, and return the lines to print about it."""
         self.phase_end(snapshot)
         deltas, self._deltas = self._deltas, {}
         if self._tracer is not None:
@@ -128,7 +128,7 @@ class LeakWatch:
         return self.leak.lines()
 
     def trace(self) -> list[str]:
-        """Trace the next generations whether or not anything grows, and return what is to be said about it."""
+        """Trace the next generations whether or not anything grows, and return the lines to print about it."""
         if self._tracer is not None:
             return []
         started = self._start_trace(gpu=True)
@@ -150,7 +150,7 @@ class LeakWatch:
         return [f"verdict: healthy{self._revised}", *asked]
 
     def _take_back(self, leak: Leak) -> list[str]:
-        """Say how a leak has turned out to be none."""
+        """Return the lines to print about a leak that has turned out to be none."""
         kind = self.verdicts[leak.series].kind
         became = {FLAT: "it stopped", STEP: "it was a step"}.get(kind, f"its kind is {kind}")
         self._revised = f" now; {leak.where} grew from generation {leak.growth.since} on, but {became}"

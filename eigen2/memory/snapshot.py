@@ -8,7 +8,7 @@ from eigen2.memory.owners import Filling, Held, MappedFiles, account
 from eigen2.memory.process import GB, MB, ProcessMemory
 
 LARGEST = 4  # owners that the summary names
-COUNTED = 2, 3  # of every 5 generations those in whose phases small Python objects count, which takes half of the time
+COUNTED = 2, 3  # of every 5 generations, those that measure small Python objects in all phases, half of the time taken
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -36,7 +36,7 @@ class Site(NamedTuple):
 
     line: str  # file:number, and whether it is memory on a GPU
     nbytes: float  # a generation
-    users: bool  # neither of a library nor of eigen2
+    users: bool  # whether it is the user's, neither a library's nor eigen2's
 
 
 class Trace(NamedTuple):
@@ -46,7 +46,7 @@ class Trace(NamedTuple):
     pages: Sequence[tuple[str, Path]] = ()  # to open in a browser: what each shows, and its file
 
     def lines(self, least: float = 0) -> list[str]:
-        """Format what was found; of the first lines those that keep more than `least` bytes a generation."""
+        """Format the first three sites, as far as they keep more than `least` bytes a generation, and the pages."""
         large = [site for site in self.sites[:3] if site.nbytes > least]
         sites = [f"{format_size(site.nbytes)} a generation kept from {site.line}" for site in large]
         unseen = "torch's and C's memory, whose size is not traced"

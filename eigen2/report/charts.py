@@ -123,7 +123,7 @@ def scores(run: RunRecord) -> Chart | None:
 
 def validation(run: RunRecord) -> Chart | None:
     """Return the champion's growth in each validation window."""
-    if run.validation is None:
+    if run.validation is None or run.validation.empty:
         return None
     growth = run.validation.pivot(index="date", columns="window", values="equity").rename(columns="{:.0f}".format)
     growth = growth / growth.bfill().iloc[0] - 1

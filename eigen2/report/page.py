@@ -16,8 +16,8 @@ from eigen2.files import Folder, write
 from eigen2.market.evaluation.performance import format_measure
 from eigen2.report.charts import charts
 from eigen2.report.record import TRADE, RunRecord, load
-from eigen2.runtime.console import selection_verdict
 from eigen2.runtime.provenance import describe_changes
+from eigen2.runtime.reliability import selection_verdict
 
 NUMBERS = dict(zip(("size", "entry", "exit", "gain, %", "profit"), TRADE, strict=True))  # column by heading
 MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")

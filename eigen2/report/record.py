@@ -55,13 +55,15 @@ SUMMARY = _mapping(
     },
     {
         "verdict": TEXT,
+        "settings": OBJECT,
         "information": object_schema({}, others=object_schema({}, others=RANK_IC)),
         "checks": {"anyOf": [{"type": "null"}, CHECKS]},
     },
 )
 """Schema of test/summary.json, as far as the page shows it."""
 SCORES = _mapping(
-    {"champion_generation": NUMBER, "unit": TEXT, "cases": TEXT, "scores": _mapping({"champion": CASES}, others=CASES)}
+    {"champion_generation": NUMBER, "unit": TEXT, "cases": TEXT, "scores": _mapping({"champion": CASES}, others=CASES)},
+    {"settings": OBJECT},
 )
 """Schema of test/scores.json, as far as the page shows it."""
 
@@ -99,7 +101,7 @@ def load(folder: Path) -> RunRecord:
         config=_read(folder / "config.yaml", Path.read_text) or "",
         metrics=metrics,
         memory=_table(folder / "memory.csv", ["generation", "rss_bytes"], ["phase"]),
-        validation=_table(folder / "champion" / "equity.csv", ["window", "equity"], dates=["date"]),
+        validation=_validation(folder / "champion" / "equity.csv"),
         trades=_table(folder / source / "trades.csv", columns, ["ticker", "reason"], ["entry_date", "exit_date"]),
         test=test,
         equity=None if test is None else _equity(folder / "test" / "equity.csv", test["days"]["last"]),
@@ -141,6 +143,14 @@ def _json(path: Path, schema: dict[str, Any]) -> dict[str, Any] | None:
 
 def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"it holds {name}, which is not a number")
+
+
+def _validation(path: Path) -> pd.DataFrame | None:
+    table = _table(path, ["window", "equity"], dates=["date"])
+    with _reading(path):
+        if table is not None and table.duplicated(["window", "date"]).any():
+            raise ValueError("it has two rows of one window and date")
+    return table
 
 
 def _equity(path: Path, last: str) -> pd.DataFrame | None:

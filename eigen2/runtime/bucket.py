@@ -123,7 +123,13 @@ class CheckpointFile(io.FileIO):
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
-        self.parts = [part.open("rb") for part in listed_parts(path)]
+        self.parts: list[BinaryIO] = []
+        try:
+            for part in listed_parts(path):
+                self.parts.append(part.open("rb"))
+        except OSError:
+            self.close()
+            raise
 
     def close(self) -> None:
         """Close the file and its parts."""

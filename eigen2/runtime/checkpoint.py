@@ -11,6 +11,7 @@ import logging
 import os
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -224,7 +225,8 @@ def newest_intact(folder: Path, put_aside: bool = True) -> Path | None:
                 raise
             log.warning("checkpoint %s is damaged (%s); using the one before", path, error)
             if path.name == LAST and put_aside:
-                Folder(folder).rename(LAST, DAMAGED)
+                with suppress(OSError):  # a folder that cannot be written has no later checkpoints either
+                    Folder(folder).rename(LAST, DAMAGED)
     if paths:
         raise UserError(f"all {len(paths)} checkpoints in {folder} are damaged; --ckpt_path best may be intact")
     return None

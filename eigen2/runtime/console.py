@@ -6,7 +6,7 @@ import textwrap
 import time
 import warnings
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Protocol, runtime_checkable
 
@@ -18,14 +18,11 @@ from tqdm import tqdm
 from eigen2.errors import UserError
 from eigen2.memory.process import GB, rss_bytes
 from eigen2.runtime.phases import PHASES
+from eigen2.runtime.reliability import RECENT, SURVIVAL, selection_verdict
 
 LOSSES = (("actor", "train/actor_loss"), ("critic", "train/critic_loss"))  # heading and metric of a loss
 PHASE_HEADINGS = {"evaluate": "eval", "evolve": "evolv", "validate": "valid"}
 Column = tuple[str, str, float]  # heading, name of the metric, factor on it
-RECENT = 10  # generations whose evolution is summarised
-RELIABLE = 0.25  # mean reliability above which the differences in fitness are not those of chance
-SURVIVAL = "operators/elite_survival"  # share of the elites that stay elites
-SELECTION = ("fitness/reliability", SURVIVAL, "operators/elite_share")
 
 
 @runtime_checkable
@@ -59,12 +56,14 @@ class GenerationReport(ProgressBar):
         self._began, self._first, self._rss = time.monotonic(), trainer.current_epoch, rss_bytes()
         lines = {**trainer.datamodule.describe(), **pl_module.describe()}
         lines |= {"fitness": trainer.datamodule.fitness_words["unit"], "writes to": str(trainer.default_root_dir)}
+        total = _generations(trainer)
         if self._first:
-            lines["resumes"] = f"after {self._first} of {trainer.max_epochs} generations, from {trainer.ckpt_path}"
+            of = "" if total is None else f"of {total} "
+            lines["resumes"] = f"after {self._first} {of}generations, from {trainer.ckpt_path}"
         self._print_values({name: textwrap.wrap(text, 66, break_on_hyphens=False) for name, text in lines.items()})
         steps = int(self.total_train_batches)
         self._bar = tqdm(
-            total=trainer.max_epochs * steps,
+            total=None if total is None else total * steps,
             initial=self._first * steps,
             disable=None if self._enabled else True,  # None: only on a terminal
             leave=False,
@@ -74,7 +73,9 @@ class GenerationReport(ProgressBar):
 
     def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
         """Show the generation in progress and its first phase."""
-        self._generation, self._steps = f"generation {trainer.current_epoch + 1}/{trainer.max_epochs}", 0
+        total = _generations(trainer)
+        of = "" if total is None else f"/{total}"
+        self._generation, self._steps = f"generation {trainer.current_epoch + 1}{of}", 0
         self._show(pl_module.clock.phases[0])
 
     def on_environment_step(self, trainer: Any, pl_module: Any) -> None:
@@ -101,14 +102,15 @@ class GenerationReport(ProgressBar):
             return
         before, self._rss = self._rss, rss_bytes()
         self._generations.append(pl_module.metrics)
-        done = trainer.current_epoch + 1 - self._first
+        done, total = trainer.current_epoch + 1 - self._first, _generations(trainer)
+        left = math.inf if total is None else total - trainer.current_epoch - 1
         header, rows = table(
             trainer.current_epoch,
             pl_module.metrics,
             training_starts=trainer.datamodule.replay_min_size,
             rss=self._rss,
             growth=self._rss - before,
-            left_s=(time.monotonic() - self._began) / done * (trainer.max_epochs - trainer.current_epoch - 1),
+            left_s=(time.monotonic() - self._began) / done * left,
             extra=trainer.datamodule.table_columns,
             losses=pl_module.loss_columns,
             phases=pl_module.clock.phases,
@@ -179,7 +181,8 @@ def table(
     """Return the table's two heading lines and a generation's two rows, at most 80 columns each.
 
     The generation counts from 0, as in TensorBoard and the CSV files. Metrics that are missing are shown as nan.
-    `training_starts` is in transitions, RSS and its growth are in bytes, `left_s` is the time until the run ends.
+    `training_starts` is in transitions, RSS and its growth are in bytes, `left_s` is the time until the run ends, inf
+    without an end.
     """
 
     def value(name: str) -> float:
@@ -207,23 +210,14 @@ def table(
     return header, ["".join(f"{text:>{width}}" for _, width, text in row) for row in (first, second)]
 
 
-def selection_verdict(generations: Iterable[Mapping[Any, float]]) -> str | None:
-    """Return in a sentence whether fitness told agents apart in the last generations; None if it is not known."""
-    rows = [[metrics.get(name, math.nan) for name in SELECTION] for metrics in generations]
-    known = [row for row in rows if not any(map(math.isnan, row))][-RECENT:]
-    if not known:
-        return None
-    reliability, survival, chance = (sum(values) / len(known) for values in zip(*known, strict=True))
-    if reliability <= RELIABLE:
-        verdict = "does not tell agents apart: selection is chance"
-    else:
-        lasts = survival > chance
-        verdict = "tells agents apart" if lasts else "tells agents apart for a generation only: selection is chance"
-    elites = f"{survival:.0%} of elites stay elites, {chance:.0%} by chance"
-    return f"fitness {verdict} (reliability {max(reliability, 0):.2f}; {elites})"
+def _generations(trainer: Any) -> int | None:
+    """Return the number of generations; None for a run without an end (`max_epochs` of -1)."""
+    return None if trainer.max_epochs < 0 else int(trainer.max_epochs)
 
 
 def _clock(seconds: float) -> str:
+    if math.isinf(seconds):
+        return "-"
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

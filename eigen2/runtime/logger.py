@@ -57,6 +57,7 @@ class EventFile:
     def write(self, event: Event) -> None:
         """Write an event; raise OSError if it is not in the file."""
         if self._file is None or not self._file.path.exists():
+            self.close()  # that of a folder which was deleted
             # readers sort files by this time, so it must grow even if the clock was set back
             matches = [_BEGAN.match(path.name) for path in self._folder.make().iterdir()]
             began = max(time.time(), max((float(match[1]) for match in matches if match), default=0.0) + 1)
@@ -120,7 +121,13 @@ class RunLogger(Logger):
 
     @rank_zero_only
     def log_metrics(self, metrics: Mapping[str, float | torch.Tensor], step: int | None = None) -> None:
-        """Log scalars of generation `step`, which must not decrease; NaN stands for no value and draws no point."""
+        """Log scalars of generation `step`, which must not decrease; NaN stands for no value and draws no point.
+
+        What Lightning itself logs, of `validate`, `test` and calls of `self.log`, is left out: it has the key `epoch`,
+        and its steps are batches.
+        """
+        if "epoch" in metrics:
+            return
         if step is None or (self._generation is not None and step < self._generation):
             raise ValueError(f"metrics of generation {step} cannot follow generation {self._generation}")
         if self._events is None:
@@ -153,11 +160,12 @@ class RunLogger(Logger):
 
     @rank_zero_only
     def finalize(self, status: str) -> None:
-        """Close both files; an unfinished generation leaves no row."""
-        self._row = {}
+        """Close both files; an unfinished generation leaves no row. A further fit resumes them."""
+        self._row, self._generation = {}, None
         self._csv.close()
         if self._events is not None:
             self._events.close()
+            self._events, self._writer = None, DummyLogger().experiment
 
     def _warn(self, error: OSError) -> None:
         if self._warned != self._generation:  # once a generation

@@ -1,6 +1,5 @@
 """The folder of one run: a second process is refused, an earlier run is moved aside, never overwritten."""
 
-import csv
 import json
 import logging
 import math
@@ -25,7 +24,7 @@ log = logging.getLogger(__name__)
 
 # what a run writes in its folder; the panel cache beside it is shared by all runs, and other files are the user's
 RUN_FILE = re.compile(
-    r"checkpoints|tensorboard|champion|memory|test(-\d+)?|failure"
+    r"checkpoints|tensorboard|champion|memory|seeds|test(-\d+)?|failure"
     r"|(metrics|memory|memory-\d+)\.csv|config\.yaml|run\.json|report\.html"
 )
 
@@ -69,7 +68,7 @@ def find_checkpoint(root: Path, path: str | None, *, or_start: bool, put_aside: 
 def generations_of(checkpoint: str | None) -> int:
     """Return the number of generations in the metrics.csv of a checkpoint's run; 0 without that file."""
     metrics = Path(checkpoint or "").resolve().parent.parent / "metrics.csv"
-    return sum(1 for _ in csv.DictReader(metrics.read_text().splitlines())) if metrics.is_file() else 0
+    return max(0, metrics.read_bytes().count(b"\n") - 1) if metrics.is_file() else 0  # a line is a row
 
 
 def move_earlier_run(root: Path) -> Path | None:

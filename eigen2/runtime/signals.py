@@ -12,6 +12,8 @@ from eigen2.errors import INTERRUPTED, REQUEUED, TERMINATED
 CODES = {signal.SIGINT: INTERRUPTED, signal.SIGTERM: TERMINATED, signal.SIGUSR1: REQUEUED}
 """Exit code by signal; SLURM sends SIGUSR1 before a job's time is up (`#SBATCH --signal=USR1@120`)."""
 
+REQUEUE_S = 30.0  # for which SLURM may take to answer
+
 
 @contextmanager
 def handling(handler: Callable[[signal.Signals], object]) -> Iterator[None]:
@@ -29,6 +31,10 @@ def requeue() -> str:
     job, program = os.environ.get("SLURM_JOB_ID"), shutil.which("scontrol")
     if job is None or program is None:
         return "there is no SLURM job to queue again"
-    done = subprocess.run([program, "requeue", job], capture_output=True, text=True, check=False, timeout=30)
-    queued = done.returncode == 0
-    return f"SLURM queued job {job} again" if queued else f"SLURM did not queue job {job}: {done.stderr.strip()}"
+    try:
+        subprocess.run([program, "requeue", job], capture_output=True, text=True, check=True, timeout=REQUEUE_S)
+    except subprocess.CalledProcessError as error:
+        return f"SLURM did not queue job {job}: {error.stderr.strip()}"
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return f"SLURM did not queue job {job}: {error}"
+    return f"SLURM queued job {job} again"

@@ -17,7 +17,7 @@ def read_yaml(path: str | Path) -> Any:
 
     Raises:
         OSError: the file cannot be read.
-        ValueError: it is not text in UTF-8, or beyond the bounds.
+        ValueError: it is not text in UTF-8, is beyond the bounds, or has a value that is not of the type of its tag.
         yaml.YAMLError: it is not YAML.
     """
     with Path(path).open("rb") as file:
@@ -29,7 +29,10 @@ def read_yaml(path: str | Path) -> Any:
         _check(text)
     except ReaderError as error:
         raise ValueError(f"it is no text: it has the character {chr(error.character)!r}") from error
-    return yaml.safe_load(text)
+    try:
+        return yaml.safe_load(text)
+    except (LookupError, AttributeError) as error:
+        raise ValueError("it has a value that is not of the type of its tag, such as !!int") from error
 
 
 def _check(text: str) -> None:

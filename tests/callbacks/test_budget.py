@@ -91,6 +91,7 @@ def test_a_share_is_of_the_memory_that_groups_and_the_machine_allow(monkeypatch:
     monkeypatch.setattr(limits_module, "_groups", lambda: iter([Limit("a", 1, 7_000), Limit("b", 1, 4_000)]))
     assert MemoryBudget(memory_budget_share=0.25).budget_bytes == 1_000
     assert MemoryBudget(memory_budget_share=0.25, memory_budget_gb=0.5e-6).budget_bytes == 500
+    assert MemoryBudget(memory_budget_gb=1e-10).budget_bytes == 1  # a limit of 0 bytes has no share in use
     assert MemoryBudget().budget_bytes is None
     monkeypatch.setattr(limits_module, "_groups", lambda: iter([]))
     assert MemoryBudget(memory_budget_share=0.5).budget_bytes == psutil.virtual_memory().total // 2

@@ -17,6 +17,7 @@ from eigen2.cli.checkpoint import given
 from eigen2.cli.main import main
 from eigen2.core.config import arguments_of, class_config, to_config
 from eigen2.erl.learners import TD3
+from eigen2.files import replacing
 from eigen2.market.simulation.rules import TradingRules
 from eigen2.market.synthetic.generator import SyntheticMarket
 from eigen2.runtime.checksums import write_checksum
@@ -111,6 +112,7 @@ def test_a_checkpoint_runs_no_code_but_eigen2s(copied: Path, capsys: pytest.Capt
             {"class_path": "foreign.Actor"},
             "foreign.Actor",
             {"class_path": "eigen2.compat.subprocess.Popen"},
+            {"class_path": "eigen2.cli.__main__.main"},
             [{"class_path": "eigen2.erl.evolution.Elitism", "init_args": {"share": {"class_path": "foreign.Share"}}}],
         ):
             tamper(lambda config, value=value: config["model"].update(actor=value))  # type: ignore[misc]
@@ -122,6 +124,47 @@ def test_a_checkpoint_runs_no_code_but_eigen2s(copied: Path, capsys: pytest.Capt
     assert "foreign" not in sys.modules
     tamper(lambda config: config["model"].update(actor="eigen2.market.networks.columns.ColumnActor"))
     result_of("--model.actor=null")  # what the command line names counts alone
+
+
+def remove_workload(config: dict[str, Any]) -> None:
+    del config["workload"]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [remove_workload, *(lambda config, name=name: config.update({name: [1]}) for name in ("model", "data", "trainer"))],
+)
+def test_an_altered_configuration_ends_in_one_line(
+    change: Callable[[dict[str, Any]], None], copied: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tamper(change)
+    line = refused(capsys, "test", "--ckpt_path=run/checkpoints/last.ckpt")
+    assert line.startswith("error: checkpoint run/checkpoints/last.ckpt holds what eigen2 did not write (")
+
+
+def test_orders_replace_no_file_that_is_read(copied: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = (
+        "predict",
+        "--ckpt_path=run/checkpoints/last.ckpt",
+        "--data.path=prices.parquet",
+        "--data.membership=m.csv",
+    )
+    for key, name in (("path", "prices.parquet"), ("membership", "m.csv")):
+        line = refused(capsys, *words, f"--output={name}")
+        assert line == f"error: --output {name} is the file of --data.{key}, which would be lost; choose another file"
+
+
+def test_a_graph_that_cannot_be_written_ends_in_one_line(
+    copied: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def write_onnx(actor: object, sizes: object, file: Path) -> Path:
+        with replacing(file):
+            return file
+
+    (copied / "out" / "actor.onnx").mkdir(parents=True)
+    monkeypatch.setattr("eigen2.core.onnx.write_onnx", write_onnx)
+    line = refused(capsys, "export", "--ckpt_path=run/checkpoints/last.ckpt", "--output=out", "--onnx=true")
+    assert line == "error: cannot write to out: It is a folder; choose another --output"
 
 
 def test_a_checkpoint_does_not_say_where_to_write(copied: Path) -> None:

@@ -59,6 +59,7 @@ def refusal(capsys: pytest.CaptureFixture[str], *options: object, command: str =
         ('--trainer.max_time={"hours":1}', "trainer.max_time is "),
         ("--trainer.accumulate_grad_batches 2", "use model.accumulate"),
         ("--trainer.gradient_clip_val 1", "use model.max_grad_norm"),
+        ("--trainer.accelerator tpu", "trainer: Requirement 'torch_xla"),
         ("--trainer.callbacks+=callbacks.Nope", "module 'callbacks' has no attribute 'Nope'"),
         ("--trainer.default_root_dir /proc/nowhere", "cannot write to trainer.default_root_dir /proc/nowhere"),
         ("--ckpt_path nope.ckpt", "there is no checkpoint at nope.ckpt"),
@@ -83,6 +84,7 @@ def test_bad_input_is_one_line(options: str, message: str, capsys: pytest.Captur
         ("\tmodel:\n", "wrong.yaml line 1, column 1 is not YAML: found character"),
         ("data:\n  rules:\n    execution: noon\n", "data.rules.execution is noon; it must be next_open or close"),
         ("model:\n  noise: null\n", "model.noise is null; it must be float"),
+        ('model:\n  population_size: "\\e[31mred"\n', "model.population_size is \\x1b[31mred; it must be int"),
         ("just text\n", "has no settings: write keys and values as --print_config does"),
         ("", "has no settings"),
     ],
@@ -241,6 +243,11 @@ def test_what_is_missing_is_named(words: str, line: str, capsys: pytest.CaptureF
     with pytest.raises(SystemExit, match="2"):
         main(words.split())
     assert capsys.readouterr().err.splitlines() == [line]
+
+
+def test_commands_on_files_alone_load_neither_torch_nor_lightning() -> None:
+    code = "import sys, eigen2.cli.data, eigen2.cli.report; print({'torch', 'lightning'} & {*sys.modules})"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "set()\n"
 
 
 def test_a_reader_that_has_enough_is_no_error(tmp_path: Path) -> None:

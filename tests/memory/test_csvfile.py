@@ -61,11 +61,16 @@ def test_a_file_cut_at_any_byte_resumes_with_its_whole_rows(tmp_path: Path) -> N
 def test_damaged_lines_are_dropped_and_the_others_kept_to_the_byte(tmp_path: Path) -> None:
     path = tmp_path / "m.csv"
     good = [b"generation,name\n", b"0,\xff\xfe\n", b"1,x\n"]
-    path.write_bytes(good[0] + good[1] + b"\n1\n1,2,3\nx,y\n\0\0\0\n" + good[2] + b"1,tor")
+    bad = b"\n1\n1,2,3\nx,y\n\0\0\0\n" + 200_000 * b"\0" + b"1,2\n"
+    path.write_bytes(good[0] + good[1] + bad + good[2] + b"1,tor")
     table = ResumableCsv(path)
     table.start(2)
     table.close()
     assert path.read_bytes() == b"".join(good)
+    path.write_bytes(b"\n\n")
+    table.start(2)
+    table.close()
+    assert path.read_bytes() == b""
     assert sorted(file.name for file in tmp_path.iterdir()) == ["m.csv"]
 
 
@@ -107,8 +112,9 @@ def test_wrong_use_is_refused(tmp_path: Path) -> None:
             table.append(row)
     assert table.path.read_text() == ""
     table.path.write_text("date,price\n1,2\n")  # not written by eigen2
-    with pytest.raises(ValueError, match="no column 'generation'"):
-        table.start(1)
+    for first in (0, 1):
+        with pytest.raises(ValueError, match="no column 'generation'"):
+            table.start(first)
     assert table.path.read_text() == "date,price\n1,2\n"
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from eigen2.cli.main import main
 from eigen2.errors import UserError
+from eigen2.report.charts import charts
 from eigen2.report.page import render
 from eigen2.report.record import load
 from tests.report.runs import write_cases, write_run
@@ -91,6 +92,22 @@ def test_a_key_is_missing_or_has_another_value(tmp_path: Path, name: str, key: s
             parent[last] = value
         file.write_text(json.dumps(values))
         assert_refused(file, tmp_path, problem)
+
+
+@pytest.mark.parametrize("name", ["test/summary.json", "test/scores.json"])
+def test_the_settings_of_a_test_are_no_list(tmp_path: Path, name: str) -> None:
+    file = write_cases(tmp_path) / name if "scores" in name else write_run_with(tmp_path, name)
+    file.write_text(json.dumps({**json.loads(file.read_text()), "settings": [1]}))
+    assert_refused(file, tmp_path, "settings: [1] is not of type 'object'")
+
+
+def test_a_day_of_a_window_comes_twice_or_none_does(tmp_path: Path) -> None:
+    file = write_run_with(tmp_path, "champion/equity.csv")
+    header, *rows = file.read_text().splitlines()
+    file.write_text("\n".join([header, rows[0], *rows, ""]))
+    assert_refused(file, tmp_path, "it has two rows of one window and date")
+    file.write_text(f"{header}\n")
+    assert "validation" not in charts(load(tmp_path))
 
 
 def test_a_folder_without_a_run_is_named(tmp_path: Path) -> None:

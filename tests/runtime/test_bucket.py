@@ -361,6 +361,15 @@ def test_a_fresh_machine_resumes_from_the_bucket(
     assert fetched.read_bytes() == (tmp_path / "second" / "run" / "checkpoints" / "last.ckpt").read_bytes()
 
 
+def test_a_checkpoint_without_one_of_its_parts_leaves_no_file_open(tmp_path: Path) -> None:
+    path = write(tmp_path, 1, world=3)
+    listed_parts(path)[1].unlink()
+    before = {*os.listdir("/dev/fd")}
+    with pytest.raises(FileNotFoundError):
+        CheckpointFile(path)
+    assert {*os.listdir("/dev/fd")} == before
+
+
 def test_the_parts_of_several_processes_go_with_their_checkpoint(tmp_path: Path) -> None:
     bucket, folder = Bucket(), tmp_path / "fetched"
     for generation in (1, 2, 3):

@@ -9,7 +9,8 @@ import threading
 from pathlib import Path
 
 from eigen2.market.datamodule import MarketDataModule
-from eigen2.runtime.console import selection_verdict, table
+from eigen2.runtime.console import table
+from eigen2.runtime.reliability import selection_verdict
 from tests.command import Started, eigen2
 
 METRICS = {
@@ -41,6 +42,20 @@ def test_rows_fit_and_align_with_the_header() -> None:
     assert (second[0].split()[-1], second[1].split()[:4]) == ("-1234.5", ["training", "starts", "at", "10,000"])
     assert first[1].split()[:4] == header[1].split()[:4]
     assert second[1].endswith("1:00")
+    assert table(0, warming, left_s=math.inf, **sizes)[1][1].endswith("       -")
+
+
+def test_a_run_without_an_end_shows_none(tmp_path: Path) -> None:
+    timer = ("--trainer.callbacks+=lightning.pytorch.callbacks.Timer", "--trainer.callbacks.interval=epoch")
+    words = ("fit", "--config", "tests/small.yaml", "--trainer.enable_progress_bar=true", "--trainer.max_epochs=-1")
+    duration = "--trainer.callbacks.duration={seconds: 1}"
+    done = eigen2(*words, *timer, duration, "--trainer.default_root_dir", tmp_path)
+    assert done.returncode == 0, done.stderr
+    (row, *_) = re.findall(r"left\n.*\n(.*)", done.stdout)
+    assert row.endswith("  -")
+    output = in_terminal(*words, *timer, duration, "--trainer.default_root_dir", str(tmp_path / "b"))
+    assert b"generation 1, evaluate" in output
+    assert b"/-1" not in output
 
 
 def test_the_verdict_on_selection_is_of_the_last_generations() -> None:

@@ -2,10 +2,13 @@
 
 import io
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
 import pytest
+from lightning.pytorch import Trainer
+from lightning.pytorch.demos.boring_classes import BoringModel
 from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -50,3 +53,16 @@ def test_a_picture_depends_on_the_equity_alone(run: Path) -> None:
 def test_an_equity_plot_needs_a_number_of_generations() -> None:
     with pytest.raises(UserError, match="every_n_epochs of EquityPlot is 0; it must be at least 1"):
         EquityPlot(every_n_epochs=0)
+
+
+def test_a_damaged_record_of_the_champion_is_not_drawn(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = SimpleNamespace(add_image=pytest.fail)
+    monkeypatch.setattr("eigen2.market.evaluation.equity_plot.image_writers", lambda trainer: [writer])
+    trainer = Trainer(default_root_dir=tmp_path, logger=False, enable_checkpointing=False)
+    (tmp_path / "champion").mkdir()
+    for text in ("", "date,window\n2020-01-01,0\n", "date,generation,window,equity\n"):
+        (tmp_path / "champion" / "equity.csv").write_text(text)
+        EquityPlot(every_n_epochs=1).on_train_epoch_end(trainer, BoringModel())
+    assert sum(message.startswith("cannot draw ") for message in caplog.messages) == 3

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from lightning.pytorch import LightningModule, Trainer
 
-from eigen2.runtime import stop
+from eigen2.runtime import signals, stop
 from eigen2.runtime.checksums import verify_checksum
 from tests.runs import finish, metrics, run, same, state
 
@@ -75,6 +75,23 @@ def test_slurm_queues_the_job_again_after_a_complete_generation(tmp_path: Path) 
     assert done.stderr.splitlines()[-1].endswith("--ckpt_path last resumes; SLURM queued job 77 again")
     assert (tmp_path / "arguments").read_text() == "requeue 77\n"
     assert sorted(path.name for path in root.rglob("*.ckpt")) == ["best.ckpt", "generation-00001.ckpt", "last.ckpt"]
+
+
+def test_a_scheduler_that_does_not_answer_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "scontrol"
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.setenv("SLURM_JOB_ID", "77")
+    monkeypatch.setattr(signals, "REQUEUE_S", 0.1)
+    for script, reason in (
+        ("#!/bin/sh\nexec sleep 60\n", "timed out after 0.1 seconds"),
+        ("no script", "Exec format error"),
+        ("#!/bin/sh\necho Invalid job >&2\nexit 1\n", ": Invalid job"),
+    ):
+        program.write_text(script)
+        program.chmod(0o755)
+        line = signals.requeue()
+        assert line.startswith("SLURM did not queue job 77: ")
+        assert reason in line
 
 
 def test_a_generation_that_takes_longer_than_the_grace_is_not_finished(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,6 +19,9 @@ HOSTILE = {
     "long": ("# " + "x" * MOST_BYTES, "more than 1 MB"),
     "large": ("a: 0x" + "f" * 4000, "a value of more than 3,000 characters"),
     "binary": ("a: 1\0", "it is no text"),
+    "int": ('a: !!int ""', "a value that is not of the type of its tag"),
+    "bool": ("a: !!bool maybe", "a value that is not of the type of its tag"),
+    "timestamp": ("a: !!timestamp soon", "a value that is not of the type of its tag"),
 }
 PLAIN = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(st.characters(codec="ascii", categories=["L"])),

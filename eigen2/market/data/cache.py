@@ -104,7 +104,7 @@ def load_panel(
 
 
 class _Recorder(logging.Handler):
-    """Keeps warnings, and prints them as logging does without handlers: where there is one, as this, it prints none."""
+    """Keeps warnings, and prints them where logging would if this were no handler: it prints none once there is one."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
@@ -118,7 +118,7 @@ class _Recorder(logging.Handler):
 
 @contextmanager
 def _recorded_warnings() -> Iterator[list[str]]:
-    """Collect what is said of a table while its panel is built, to be said again whenever the panel is read."""
+    """Collect the warnings about a table while its panel is built; `load_panel` repeats them for a cached panel."""
     recorder, logger = _Recorder(), logging.getLogger("eigen2.market.data")
     logger.addHandler(recorder)
     try:

@@ -1,4 +1,4 @@
-"""Say in a line what a table makes of the results: unadjusted splits, closes alone adjusted, tickers that died."""
+"""Describe what distorts results on a table: splits not adjusted, closes alone adjusted, tickers that died missing."""
 
 from __future__ import annotations
 
@@ -63,11 +63,11 @@ def repair_lines(checks: Mapping[str, TickerCheck], file: str) -> list[str]:
 
 
 def survivors_line(prices: Prices, delisting_return: float, covered: float | None = None) -> str | None:
-    """Say how many tickers trade to the end of the table, and what is made of the others; None of a single one.
+    """Describe how many tickers trade to the end of the table, and how positions in others end; None for one ticker.
 
     A ticker without a price on the last days counts as listed for `LISTED_DAYS`, as it may only be late or halted.
-    With membership, say what share of its days has prices (`covered`): what lacks them is what a table of survivors
-    leaves out.
+    With membership, describe what share of its days has prices (`covered`): the others are those that a table of
+    survivors leaves out.
     """
     ever = np.isfinite(prices[..., 3]).any(axis=0)
     total, living = int(ever.sum()), int(np.isfinite(prices[-LISTED_DAYS:, :, 3]).any(axis=0).sum())

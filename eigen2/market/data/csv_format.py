@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import datetime
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
+
+import pandas as pd
 
 from eigen2.errors import UserError
 
@@ -22,7 +23,7 @@ class CsvFormat:
     """How text files write their columns, numbers and dates; what is null is guessed from the first lines."""
 
     sep: str | None = None
-    """Separator of columns: one character, or tab (null: the one of , ; | and tab that the header has most of)."""
+    """Separator of columns: an ASCII character, or tab (null: the one of , ; | and tab that the header has most of)."""
     decimal: Literal[".", ","] | None = None
     """Decimal mark of numbers (null: a comma if numbers have it and columns are not separated by commas)."""
     date_format: str | None = None
@@ -32,8 +33,8 @@ class CsvFormat:
     def __post_init__(self) -> None:
         if self.sep in ("tab", "\\t"):
             object.__setattr__(self, "sep", "\t")
-        if self.sep is not None and (len(self.sep) != 1 or self.sep in '"\r\n'):
-            raise UserError(f"csv.sep is {self.sep!r}; it must be one character, or tab")
+        if self.sep is not None and (len(self.sep) != 1 or self.sep in '"\r\n\0' or not self.sep.isascii()):
+            raise UserError(f"csv.sep is {self.sep!r}; it must be one ASCII character, or tab")
         if self.sep == self.decimal == ",":
             raise UserError("csv.sep and csv.decimal are both ','; give a file whose columns and decimals differ")
         if self.date_format is not None and not _is_date_format(self.date_format):
@@ -43,12 +44,12 @@ class CsvFormat:
 
 
 def _is_date_format(text: str) -> bool:
-    """Return whether strptime knows the format, which has a day and no zone."""
+    """Return whether pandas reads a day by the format, which has no zone."""
+    day = pd.Timestamp(2020, 1, 31)
     try:
-        datetime.datetime.strptime(datetime.date(2020, 1, 31).strftime(text), text)
-    except ValueError:
+        return not re.search("%[zZ]", text) and pd.to_datetime(f"{day:{text}}", format=text) == day
+    except (ValueError, re.error):  # the latter where a part comes twice
         return False
-    return "%" in text and not re.search("%[zZ]", text)
 
 
 def guess_sep(header: str) -> str:

@@ -99,7 +99,10 @@ def _date_format(values: pd.Series) -> DateFormat:
 def _parsed(values: pd.Series, name: str, kind: Kind) -> object:
     """Return the parsed values of a column."""
     parse, what, remedy = kind
-    array = pa.array(values, from_pandas=True)
+    try:
+        array = pa.array(values, from_pandas=True)
+    except pa.ArrowException:  # values of several types, or of one that Arrow lacks
+        array = pa.array(values.map(str, na_action="ignore"), pa.string(), from_pandas=True)
     parsed, bad = parse(array.combine_chunks() if isinstance(array, pa.ChunkedArray) else array)
     if bad.any():
         row, problem = int(bad.argmax()), what.format(quoted(name))

@@ -82,7 +82,7 @@ def _pair(name: str) -> tuple[str, str] | None:
     """Return the two names in "('Close', 'AAPL')", as pandas writes a MultiIndex."""
     try:
         pair = ast.literal_eval(name) if name.startswith("(") else None
-    except (ValueError, SyntaxError):
+    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):  # all that literal_eval raises
         return None
     return (str(pair[0]).strip(), str(pair[1]).strip()) if isinstance(pair, tuple) and len(pair) == 2 else None
 

@@ -34,7 +34,7 @@ class EquityPlot(Callback):
             return
         try:
             picture = draw_equity(pd.read_csv(file, parse_dates=["date"]))
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, LookupError) as error:
             log.warning("cannot draw %s: %s", file, error)
             return
         for writer in writers:

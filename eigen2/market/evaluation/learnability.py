@@ -44,7 +44,7 @@ class Finding:
 
 
 def shuffle_columns(prices: Prices, rng: np.random.Generator) -> Prices:
-    """Return prices whose moves of each day are dealt to other columns at random: the market's, and no column's own.
+    """Return prices with each day's moves dealt to the columns at random: what columns have in common alone is left.
 
     A move is a bar relative to the column's last close. Columns trade on their own days, and start at 1; membership
     stays as it is.

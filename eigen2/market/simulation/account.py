@@ -12,7 +12,7 @@ from eigen2.market.simulation.events import Closes, Fills, events_of_agent
 from eigen2.market.simulation.rules import CLOSE_REASONS, TradingRules
 
 RUIN = 1e-6  # share of the initial cash below which a log return no longer falls
-INTEGERS = ("window", "column", "entry_day", "exit_day", "reason")  # the integers of a trade
+INTEGERS = ("window", "column", "entry_day", "exit_day", "reason")  # fields of a trade that are integers
 DUST = 1e-9  # share of the initial cash up to which a value is a rounding error, and no trade
 Capacity = Float[np.ndarray, " columns"] | None
 WHOLE_ERROR = 1e-6  # of a share, by which a number of shares may be below a whole one for rounding errors
@@ -203,7 +203,8 @@ class Accounts:
         """Add a day's interest on cash, and take the fee on short positions, from the last close to the next day."""
         rules = self.rules
         if rules.cash_rate_pct or rules.borrow_fee_pct:
-            short = (self.exposure - (self.equity - self.cash)) / 2  # absolute values less signed ones, twice the short
+            # absolute values of positions less signed ones are twice the short positions
+            short = (self.exposure - (self.equity - self.cash)) / 2
             self.cash += (rules.cash_rate_pct * self.cash - rules.borrow_fee_pct * short) / (100 * YEAR)
 
     def open(self, fills: Fills) -> None:

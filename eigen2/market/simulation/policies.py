@@ -96,20 +96,20 @@ def of_members(scores: Float[np.ndarray, "days columns"], prices: Prices) -> Flo
     return own
 
 
-def order_by_score(score: Float[np.ndarray, "days columns"], rules: TradingRules, threshold: float = 0.0) -> Policy:
+def order_by_score(score: Float[np.ndarray, "days columns"], rules: TradingRules) -> Policy:
     """Order, at each close, the columns of the highest scores, at the largest coefficient and target.
 
-    It orders as many columns as the rules allow, among those not held with a score above the threshold (0 or more);
-    where short sales are allowed, by absolute score. Where agents may close positions, it closes those whose score is
-    not above the threshold. NaN is no score. Where agents decide on target weights, every
-    column is weighed by its rank among the scores of the day instead.
+    It orders as many columns as the rules allow, among those not held with a score above 0; where short sales are
+    allowed, by absolute score. Where agents may close positions, it closes those whose score is not above 0. NaN is no
+    score. Where agents decide on target weights, every column is weighed by its rank among the scores of the day
+    instead.
     """
     if rules.mode == "weights":
         ranks = 2 * pd.DataFrame(score).rank(axis=1, pct=True).to_numpy(np.float32) - 1
         scaled = torch.from_numpy(np.nan_to_num(ranks, nan=-1))[..., None]
         return lambda seen: scaled[seen["day"].long()].expand(*seen["weight"].shape, 1)
     size = np.abs(score) if rules.allow_short else score
-    table = torch.from_numpy(np.where(size > threshold, score, 0).astype(np.float32))
+    table = torch.from_numpy(np.where(size > 0, score, 0).astype(np.float32))
 
     def policy(seen: dict[str, Tensor]) -> Tensor:
         coefficient = order_largest(table[seen["day"].long()], seen["held_days"] > 0, rules)
@@ -208,8 +208,8 @@ def random_baseline(
     Every account gives all of the orders, with their coefficients and sale targets (see `Simulation`), in a random
     sequence: on days drawn uniformly from `days` but the last, no more per day than the rules allow, in columns drawn
     uniformly from the members that have a price and are not held. An order for which no column is left waits for a day
-    that has one. It closes no position. Scores instead go to the same columns as each other's at every rebalancing,
-    another one for each.
+    that has one. It closes no position. Where agents decide on target weights, every account gives the scores of all
+    rebalancings to the columns in one random permutation of its own.
     """
     if rules.mode == "weights":
         columns = np.argsort(rng.random((accounts, orders.shape[1])), axis=1)

@@ -80,12 +80,13 @@ def test_the_separator():
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"sep": "ab"}, "csv.sep is 'ab'; it must be one character"),
+        ({"sep": "ab"}, "csv.sep is 'ab'; it must be one ASCII character"),
         ({"sep": '"'}, "csv.sep is '\"'; it must be"),
+        *(({"sep": one}, f"csv.sep is {one!r}; it must be one ASCII character") for one in ("§", "→", "\0")),
         ({"sep": ",", "decimal": ","}, "csv.sep and csv.decimal are both ','"),
         *(
             ({"date_format": one}, f"csv.date_format is {one!r}; it must be")
-            for one in ("%Q", "%d %", "%d %H:%M %z", "")
+            for one in ("%Q", "%d %", "%d.%m.%Y %z", "", "%d.%d.%Y", "%Y", "%m/%Y", "%Y %U")
         ),
         ({"date_format": "dmy"}, "csv.date_format is 'dmy'; it must be a format such as"),
     ],
@@ -95,6 +96,11 @@ def test_settings_that_are_refused(settings, words):
         CsvFormat(**settings)
     assert words in str(error.value)
     assert CsvFormat("tab").sep == CsvFormat("\\t").sep == "\t"
+
+
+@pytest.mark.parametrize("form", ["%d.%m.%y", "%b %d, %Y", "%Y%j", "%d.%m.%Y %H:%M", "%m/%d/%Y %I:%M %p", "%G-%V-%u"])
+def test_formats_of_dates(form):
+    assert CsvFormat(date_format=form).date_format == form
 
 
 def test_excel_is_read_as_text(tmp_path, monkeypatch):

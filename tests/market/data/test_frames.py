@@ -61,6 +61,14 @@ def test_adjusted_closes_that_are_ignored_are_named(caplog: pytest.LogCaptureFix
     assert caplog.messages == []
 
 
+def test_values_of_several_types_are_read_as_text() -> None:
+    plain = LONG.drop(columns=["close", "ticker", "date"]).iloc[:2]
+    mixed = plain.assign(close=[2, "NA"], ticker=[600000, "A"], date=[pd.Timestamp("2009-01-30"), "2009-01-31"])
+    prices = frame_prices(mixed)
+    assert [*prices["ticker"]] == ["600000", "A"]
+    np.testing.assert_array_equal(prices["close"], [2, np.nan])
+
+
 def test_features_come_along() -> None:
     prices = frame_prices(LONG.assign(Mood=1, other=2), ["mood"])
     assert [*prices] == [*COLUMNS, "mood"]
@@ -76,6 +84,11 @@ def test_features_come_along() -> None:
         (LONG.iloc[:0], "no rows"),
         (pd.concat([LONG, LONG.iloc[:2]]), "2 duplicate rows"),
         (LONG.assign(close="dear"), r"76 values in column 'close' that are no numbers, first 'dear' in row 0"),
+        (
+            LONG.iloc[:2].assign(close=[1.0, "dear"]),
+            "1 values in column 'close' that are .*, first 'dear' in row 1",
+        ),
+        (LONG.iloc[:2].assign(close=[1j, 2]), "2 values in column 'close' that are no numbers"),
         (LONG.assign(date="soon"), r"dates that cannot be read, first 'soon' in row 0: write dates as 2009-01-31"),
         (LONG.assign(ticker=None), "rows without a ticker"),
         (LONG.assign(close=np.inf), "infinite values in column close"),

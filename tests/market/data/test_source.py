@@ -25,6 +25,12 @@ def test_values_are_as_the_file_has_them(tmp_path, name):
     assert read_prices(write(frame, tmp_path / name)).equals(frame)
 
 
+@pytest.mark.parametrize("name", ["({[]: 1}, 2)", "(" + 100_000 * "-" + "1, 2)"])
+def test_a_further_column_of_parquet_may_have_any_name(tmp_path, name):
+    frame = table()
+    assert read_prices(write(frame.assign(**{name: 1.0}), tmp_path / "p.parquet")).equals(frame)
+
+
 @pytest.mark.parametrize(
     ("spoil", "words"),
     [

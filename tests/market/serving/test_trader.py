@@ -208,7 +208,10 @@ def test_bad_words_are_refused_in_one_line(fitted: Fitted, tmp_path: Path) -> No
         (("predict", *root, *path, "--output", tmp_path), "is a folder; name a file in a folder that exists"),
         (("predict", *root, *path, "--output", "/proc/orders.csv"), "cannot write --output '/proc/orders.csv': "),
         (("predict", *root, "--data.path", tmp_path / "none.csv"), "none.csv"),
-        (("predict", *root, *path, "--output", fitted.prices.parent / "." / "prices.parquet"), "the price file itself"),
+        (
+            ("predict", *root, *path, "--output", fitted.prices.parent / "." / "prices.parquet"),
+            "the file of --data.path",
+        ),
         (("predict", *root, *path, "--output", tmp_path / "pipe"), "pipe': It is no regular file; name a file in a"),
         (("predict", *path, "--ckpt_path", fitted.run), "run is a run's folder; give --ckpt_path best --trainer."),
         (("export", *root, "--output", fitted.prices), "cannot write to"),

@@ -47,14 +47,20 @@ def inspect(
     temporary files. Arguments are those of `prepare`.
 
     Raises:
-        UserError: an input cannot be read.
+        UserError: an input cannot be read, or the spill files cannot be written.
     """
     inputs = Inputs(paths, form, today)
-    with tempfile.TemporaryDirectory(prefix="eigen2-inspect-") as folder:
-        rows, bars = _sort(inputs, Folder(folder), indicators, resample)
-        report = Report(inputs, rows.calendar.days, policy, bars)
-        for _ in _clean_blocks(rows, report, policy.lenient(), limits, indicators):
-            pass
+    try:
+        with tempfile.TemporaryDirectory(prefix="eigen2-inspect-") as folder:
+            rows, bars = _sort(inputs, Folder(folder), indicators, resample)
+            report = Report(inputs, rows.calendar.days, policy, bars)
+            for _ in _clean_blocks(rows, report, policy.lenient(), limits, indicators):
+                pass
+    except OSError as error:
+        raise UserError(
+            f"the spill files of inspect cannot be written to {tempfile.gettempdir()} ({error.strerror or error}): "
+            "free space there, or set TMPDIR to a folder with as much room as the inputs take"
+        ) from error
     return report
 
 

@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pandas as pd
@@ -114,19 +115,25 @@ def test_an_indicator_may_be_negative(path: Path) -> None:
         inspect([path], indicators=["VIX"])
 
 
-@pytest.mark.parametrize("moment", ["clean", "move_into_place"])
+@pytest.mark.parametrize(("moment", "resample"), [("clean", None), ("clean", "day"), ("move_into_place", None)])
 def test_a_kill_leaves_no_half_file_and_the_next_run_cleans_up(
-    path: Path, out: Path, monkeypatch: pytest.MonkeyPatch, moment: str
+    path: Path, out: Path, monkeypatch: pytest.MonkeyPatch, moment: str, resample: Literal["day"] | None
 ) -> None:
     with monkeypatch.context() as patch:
         # a killed process cleans up nothing
         patch.setattr(prepare_module, moment, lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         patch.setattr("eigen2.files.shutil.rmtree", lambda *_, **__: None)
         with pytest.raises(KeyboardInterrupt):
-            prepare([path], out)
+            prepare([path], out, resample=resample)
     assert names(out.parent) == [".out.parquet.draft", "dirty.csv"]
     prepare([path], out)
     assert names(out.parent) == ["dirty.csv", "out.changes.csv", "out.parquet"]
+
+
+def test_spill_files_without_room_end_in_one_line(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(path.parent / "missing"))
+    with pytest.raises(UserError, match=r"spill files of inspect .*/missing \(No such file.*set TMPDIR"):
+        inspect([path])
 
 
 def data(capsys: pytest.CaptureFixture[str], *words: object) -> str:

@@ -1,0 +1,45 @@
+"""What is found in the folder of a run, damaged or not."""
+
+import errno
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from eigen2.files import Folder
+from eigen2.runtime.checkpoint import save_archive
+from eigen2.runtime.run_folder import find_checkpoint, generations_of, move_earlier_run
+
+
+def test_generations_are_counted_whatever_their_rows_hold(tmp_path: Path) -> None:
+    checkpoint = str(tmp_path / "checkpoints" / "best.ckpt")
+    assert generations_of(checkpoint) == generations_of(None) == 0
+    for content, count in ((b"", 0), (b"generation,loss\n", 0), (b"generation,loss\n0,1\n1,\xff\n2,tor", 2)):
+        (tmp_path / "metrics.csv").write_bytes(content)
+        assert generations_of(checkpoint) == count
+
+
+def test_trainings_with_other_seeds_go_with_their_run(tmp_path: Path) -> None:
+    assert move_earlier_run(tmp_path) is None
+    for number in (1, 2):
+        for name in ("metrics.csv", "seeds/43/checkpoints/best.ckpt", "cache/panel.npy", "notes.txt"):
+            (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / name).write_text(f"of run {number}")
+        assert move_earlier_run(tmp_path) == tmp_path / "earlier" / str(number)
+        moved = tmp_path / "earlier" / str(number) / "seeds" / "43" / "checkpoints" / "best.ckpt"
+        assert moved.read_text() == f"of run {number}"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["cache", "earlier", "notes.txt"]
+
+
+def test_a_damaged_checkpoint_may_lie_where_nothing_can_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*names: Any) -> None:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    folder = tmp_path / "checkpoints"
+    folder.mkdir()
+    (folder / "last.ckpt").write_bytes(b"damaged")
+    save_archive({}, folder / "generation-00001.ckpt", 1)
+    monkeypatch.setattr(Folder, "rename", refuse)
+    assert find_checkpoint(tmp_path, "last", or_start=False) == str(folder / "generation-00001.ckpt")

@@ -1,0 +1,77 @@
+"""The logger of a run: its files hold the generations of its fits, and nothing else."""
+
+import os
+import shutil
+from pathlib import Path
+
+from lightning.pytorch import Trainer
+from lightning.pytorch.demos.boring_classes import BoringModel
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from eigen2.runtime.logger import RunLogger
+
+
+class Logging(BoringModel):
+    """Logs results as a module of eigen2 does."""
+
+    def validation_step(self, batch: object, batch_idx: int) -> None:
+        self.log("champion/validation_fitness", 1.0)
+
+    def test_step(self, batch: object, batch_idx: int) -> None:
+        self.log("test/total_return", 1.0)
+
+
+def fit(logger: RunLogger, *generations: int) -> None:
+    """Log generations as a fit does."""
+    for generation in generations:
+        logger.log_metrics({"loss": generation + 0.5}, generation)
+        logger.save()
+    logger.finalize("success")
+
+
+def rows(root: Path) -> dict[int, float]:
+    """Return the losses of metrics.csv by generation, which TensorBoard shows too."""
+    header, *lines = (root / "metrics.csv").read_text().splitlines()
+    assert header == "generation,loss"
+    table = {int(generation): float(loss) for generation, loss in (line.split(",") for line in lines)}
+    shown = EventAccumulator(str(root / "tensorboard")).Reload()
+    assert shown.Tags()["scalars"] == ["loss"]
+    assert {event.step: event.value for event in shown.Scalars("loss")} == table
+    return table
+
+
+def test_validate_and_test_leave_the_curves_of_the_fit(tmp_path: Path) -> None:
+    fit(RunLogger(str(tmp_path)), 0, 1)
+    trainer = Trainer(
+        default_root_dir=tmp_path,
+        logger=RunLogger(str(tmp_path)),
+        limit_val_batches=1,
+        limit_test_batches=1,
+        **{"enable_progress_bar": False, "enable_model_summary": False, "enable_checkpointing": False},
+    )
+    assert trainer.test(Logging(), verbose=False) == [{"test/total_return": 1.0}]
+    trainer.validate(Logging(), verbose=False)
+    assert rows(tmp_path) == {0: 0.5, 1: 1.5}
+
+
+def test_one_logger_serves_several_fits(tmp_path: Path) -> None:
+    logger = RunLogger(str(tmp_path))
+    fit(logger, 0, 1)
+    fit(logger, 2, 3)
+    assert rows(tmp_path) == {0: 0.5, 1: 1.5, 2: 2.5, 3: 3.5}
+    fit(logger, 1, 2)  # resumed from an earlier checkpoint
+    assert rows(tmp_path) == {0: 0.5, 1: 1.5, 2: 2.5}
+    fit(logger, 0)
+    assert rows(tmp_path) == {0: 0.5}
+
+
+def test_a_folder_that_is_deleted_leaves_no_file_open(tmp_path: Path) -> None:
+    logger = RunLogger(str(tmp_path))
+    opened = []
+    for generation in range(3):
+        shutil.rmtree(tmp_path / "tensorboard", ignore_errors=True)
+        logger.log_metrics({"loss": 1.0}, generation)
+        logger.save()
+        opened.append(len(os.listdir("/dev/fd")))
+    assert opened == opened[:1] * 3
+    logger.finalize("success")
