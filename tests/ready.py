@@ -6,9 +6,11 @@ import io
 from pathlib import Path
 
 import gcsfs  # noqa: F401 - Lightning imports what cloud libraries there are
+import lightgbm  # noqa: F401
 import matplotlib.backends.backend_agg  # noqa: F401
 import s3fs  # noqa: F401
 
+import eigen2.report.page  # noqa: F401
 import tests.docstrings  # noqa: F401
 from eigen2.cli.main import main
 
