@@ -198,6 +198,7 @@ def test_data_commands_run(
         prices = read_prices(sample_path())
         prices[prices["date"] >= prices["date"].max() - pd.Timedelta(days=900)].to_parquet("few.parquet")
         words[-1] = "few.parquet"
+        monkeypatch.setattr("eigen2.market.evaluation.learnability.SHUFFLES", 29)
     if words[1] == "synthesize":
         words += ["--market.days", "400", "--market.columns", "6"]
     main(words)
