@@ -146,7 +146,8 @@ def check_sweep(folder: Path, swept: list[dict[str, str]], prepare: Callable[[],
     return found
 
 
-@pytest.mark.parametrize(("step", "lasting"), [*EVERY, (87, None)])
+# the 99th of some 107 calls is of the last table of trials
+@pytest.mark.parametrize(("step", "lasting"), [*EVERY, (49, None)])
 def test_a_sweep_resumes_to_the_same_trials_whichever_call_failed(
     step: int, lasting: bool | None, swept: list[dict[str, str]], tmp_path: Path
 ) -> None:
