@@ -24,7 +24,7 @@ dashboard: $(INSTALLED)  ## show the curves of all runs in lightning_logs in a b
 test: $(INSTALLED)  ## run the test suite
 	OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest --numprocesses auto --maxprocesses 4 --dist worksteal
 
-slow: $(INSTALLED)  ## run the tests that take minutes
+slow: $(INSTALLED)  ## run the tests that take minutes, among them every call to the disk that can fail; hours
 	$(VENV)/bin/python -m pytest -m slow
 
 torture: $(INSTALLED)  ## kill runs fifty times at random, twenty of them with several processes, and compare with unbroken runs; ten minutes

@@ -1,14 +1,21 @@
 """Imports of the server from which `tests.command` forks commands."""
 
 import contextlib
+import gc
 import io
+from pathlib import Path
 
 import gcsfs  # noqa: F401 - Lightning imports what cloud libraries there are
+import lightgbm  # noqa: F401
 import matplotlib.backends.backend_agg  # noqa: F401
 import s3fs  # noqa: F401
 
+import eigen2.report.page  # noqa: F401
 import tests.docstrings  # noqa: F401
 from eigen2.cli.main import main
 
-with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(SystemExit):
-    main(["fit", "--help"])  # reads all docstrings
+for config in ("small.yaml", "fire/small.yaml"):
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(SystemExit):
+        main(["fit", "--config", str(Path(__file__).parent / config), "--print_config"])  # reads docstrings, signatures
+gc.collect()
+gc.freeze()  # a collection in a fork would copy every page of what is imported

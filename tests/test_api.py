@@ -49,7 +49,7 @@ def test_the_notebook_runs_from_top_to_bottom(tmp_path: Path, monkeypatch: pytes
     # the same from the folder alone, as another notebook or the command line has it
     folder = tmp_path / "lightning_logs"
     pd.testing.assert_frame_equal(eigen2.predict("lightning_logs", prices), orders)
-    assert eigen2.test("lightning_logs").text == names["result"].test().text == eigen2.test(names["result"]).text
+    assert eigen2.test("lightning_logs").text in printed
     done = command("fit", "--config", folder / "config.yaml", "--trainer.default_root_dir", tmp_path / "again")
     assert done.returncode == 0, done.stderr
     scores = [pd.read_csv(run / "metrics.csv")["fitness/max"].tolist() for run in (folder, tmp_path / "again")]

@@ -166,7 +166,10 @@ def test_files_of_a_received_run_that_are_links_are_not_written_to(trained: Path
     assert not (root / "metrics.csv").is_symlink()
 
 
-@pytest.mark.parametrize("name", ["checkpoints", "champion", "test", "tensorboard"])
+@pytest.mark.parametrize(
+    "name",
+    ["checkpoints", "champion", *(pytest.param(name, marks=pytest.mark.slow) for name in ("test", "tensorboard"))],
+)
 def test_folders_of_a_received_run_that_are_links_are_refused(name: str, trained: Path, tmp_path: Path) -> None:
     root, outside = linked_to(trained, tmp_path, [name])
     before = contents(outside)

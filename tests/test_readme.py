@@ -19,6 +19,7 @@ from eigen2.cli.main import main
 from eigen2.cli.training import WORKLOADS
 from eigen2.market.data.cleaning.policy import Limits, Policy
 from eigen2.market.data.sample import sample_path
+from eigen2.market.data.source import read_prices
 from tests.command import ROOT, eigen2
 
 KINDS = ("fit", "validate", "test", "report", "predict", "export", "data", "sweep")
@@ -81,7 +82,22 @@ def fire_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("command", [*commands("fit"), *commands("validate")])
+TRAINING = [*commands("fit"), *commands("validate")]
+QUICK = [f"python -m eigen2.cli fit --config {config}" for config in (MARKET, FIRE, "configs/control.yaml")]
+
+
+@pytest.mark.parametrize("command", TRAINING)
+def test_training_commands_are_read(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    words = command.split()[3:]
+    with pytest.raises(SystemExit) as left:
+        main([*words, *small(words[words.index("--config") + 1]), "--print_config"])
+    assert left.value.code == 0
+    assert yaml.safe_load(capsys.readouterr().out)["trainer"]["max_epochs"] in (1, 2)
+
+
+@pytest.mark.parametrize(
+    "command", [pytest.param(line, marks=() if line in QUICK else pytest.mark.slow) for line in TRAINING]
+)
 def test_training_commands_run(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     words = re.sub(r"(prices|clean)\.parquet", str(sample_path()), command).split()[3:]
     config = words[words.index("--config") + 1]
@@ -179,7 +195,12 @@ def test_data_commands_run(
     monkeypatch.chdir(tmp_path)
     words = shlex.split(re.sub(r"prices\.(csv|parquet)", str(sample_path()), command))[3:]
     if words[1] == "learnability":  # which reads what prepare has written
-        words[-1] = str(sample_path())
+        prices = read_prices(sample_path())
+        prices[prices["date"] >= prices["date"].max() - pd.Timedelta(days=900)].to_parquet("few.parquet")
+        words[-1] = "few.parquet"
+        monkeypatch.setattr("eigen2.market.evaluation.learnability.SHUFFLES", 29)
+    if words[1] == "synthesize":
+        words += ["--market.days", "400", "--market.columns", "6"]
     main(words)
     assert {word for word in words if word.endswith(".parquet")} <= {path.name for path in tmp_path.iterdir()}
     said = {"synthesize": "Ceiling of", "learnability": "Rank IC"}.get(words[1], "usable rows")
@@ -201,6 +222,7 @@ def test_a_sweep_runs(tmp_path: Path) -> None:
 
 def test_every_command_and_config_of_the_docs_is_run_by_a_test() -> None:
     assert len(commands("")) == sum(len(commands(kind)) for kind in KINDS)
+    assert {*QUICK} <= {*TRAINING}
     told = {word for command in commands("fit") for word in command.split() if word.startswith("configs/")}
     assert told == {f"configs/{path.name}" for path in (ROOT / "configs").glob("*.yaml")}
 

@@ -47,13 +47,26 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def copy(folder: Path, other: Path) -> Path:
+    """Copy that folder without its cache."""
+    return shutil.copytree(folder, other, dirs_exist_ok=True, ignore=shutil.ignore_patterns("elsewhere"))
+
+
 @pytest.fixture
 def copied(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return a copy of that folder without its cache, and work in it."""
-    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
-    shutil.rmtree(tmp_path / "elsewhere")
-    monkeypatch.chdir(tmp_path)
+    """Return a copy of that folder, and work in it."""
+    monkeypatch.chdir(copy(folder, tmp_path))
     return tmp_path
+
+
+@pytest.fixture(scope="module")
+def alone(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """Return the results of a test of the run's last checkpoint with no other option."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(copy(folder, tmp_path_factory.mktemp("alone")))
+        found = result_of()
+        assert not Path("elsewhere").exists()  # where the fit kept its cache
+    return found
 
 
 def result_of(*options: str) -> dict[str, Any]:
@@ -80,28 +93,28 @@ def refused(capsys: pytest.CaptureFixture[str], *args: str) -> str:
     return line
 
 
-def test_the_checkpoint_alone_tells_how_to_test_it(copied: Path) -> None:
-    alone = result_of()
+def test_the_checkpoint_alone_tells_how_to_test_it(alone: dict[str, Any], copied: Path) -> None:
     assert alone["settings"]["data.rules.cost_bps"] == 7
     assert (alone["days"]["count"], alone["selection"]["agents"]) == (25, 5)
-    assert not (copied / "elsewhere").exists()  # where the fit kept its cache
     told = [*SMALL, *FLAGS, "--data.synthetic=null", "--data.path=prices.parquet", "--trainer.default_root_dir=run"]
     assert result_of(*told) == alone
     main(["validate", "--ckpt_path=run/checkpoints/last.ckpt"])
     assert not (copied / "lightning_logs").exists()
 
 
-def test_flags_and_prices_given_anew_count(copied: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    cheap = result_of("--data.rules.cost_bps", "0", "--trainer.default_root_dir", "run")
-    assert cheap["settings"]["data.rules.cost_bps"] == 0
+def test_flags_and_prices_given_anew_count(
+    alone: dict[str, Any], copied: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     Path("prices.parquet").rename("moved.parquet")
     capsys.readouterr()
     line = refused(capsys, "test", "--ckpt_path=run/checkpoints/last.ckpt")
     assert line == "error: the fit read prices from prices.parquet, which does not exist here; give --data.path"
-    moved = result_of("--data.path", "moved.parquet", "--data.rules.cost_bps=0")
-    assert moved["measures"] == cheap["measures"]
-    synthetic = result_of("--data.synthetic.days=260", "--data.synthetic.columns=6", "--data.synthetic.seed=3")
-    assert synthetic["settings"]["data.rules.cost_bps"] == 7
+    moved = result_of("--data.path", "moved.parquet")
+    assert moved["measures"] == alone["measures"]
+    made = ["--data.synthetic.days=260", "--data.synthetic.columns=6", "--data.synthetic.seed=3"]
+    cheap = result_of(*made, "--data.rules.cost_bps", "0", "--trainer.default_root_dir", "run")
+    assert cheap["settings"]["data.rules.cost_bps"] == 0
+    assert cheap["measures"] != alone["measures"]
 
 
 def test_a_checkpoint_runs_no_code_but_eigen2s(copied: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,14 +2,12 @@
 
 import copy
 import io
-import json
-import select
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import redirect_stdout
 from dataclasses import dataclass
 from functools import cache
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +16,8 @@ import yaml
 
 from eigen2.cli.main import main
 from eigen2.errors import ALL_AGENTS_FAILED
+from tests.command import server
+from tests.fuzz.worker import serve
 
 ROOT = Path(__file__).parents[2]
 CONFIGS = sorted((ROOT / "configs").glob("*.yaml"))
@@ -172,36 +172,35 @@ class Worker:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._process: subprocess.Popen[bytes] | None = None
+        self._started: tuple[BaseProcess, Connection] | None = None
 
     def try_config(self, config: dict[str, Any], generations: int) -> Outcome:
         """Run a configuration up to the start of a generation."""
         path = self._folder / "case.yaml"
         path.write_text(yaml.dump(config, Dumper=yaml.CSafeDumper))
         words = ["fit", "--config", str(path)]
-        if self._process is None:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "tests.fuzz.worker", str(self._folder)],
-                cwd=ROOT,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-            )
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write(json.dumps({"words": words, "generations": generations}).encode() + b"\n")
-        self._process.stdin.flush()
-        ready, _, _ = select.select([self._process.stdout], [], [], SECONDS)
-        answer = self._process.stdout.readline() if ready else b""
-        if not answer:
-            how = "hangs" if not ready else "died"
-            return Outcome(None, None, f"{how}, exit code {self.close()}", [])
-        return Outcome(**json.loads(answer))
+        if self._started is None:
+            here, there = server.Pipe()
+            process = server.Process(target=serve, args=(self._folder, there), daemon=True)
+            process.start()
+            there.close()
+            self._started = process, here
+        _, connection = self._started
+        connection.send((words, generations))
+        how = "hangs"
+        if connection.poll(SECONDS):
+            try:
+                return Outcome(**connection.recv())
+            except EOFError:
+                how = "died"
+        return Outcome(None, None, f"{how}, exit code {self.close()}", [])
 
     def close(self) -> int | None:
         """End the process; its exit code."""
-        if self._process is None:
+        if self._started is None:
             return None
-        process, self._process = self._process, None
+        (process, connection), self._started = self._started, None
+        connection.close()
         process.kill()
-        return process.wait()
+        process.join()
+        return process.exitcode

@@ -1,10 +1,8 @@
 """Runs configurations one after another in a process with a limit of memory, and says of each how it ended.
 
-`python -m tests.fuzz.worker FOLDER` reads a line of JSON a case, {"words": [...], "generations": n}, and writes a line
-of JSON a result. Building the command line's parser takes longer than anything else here, and is done once.
+Building the command line's parser takes longer than anything else here, and is done once.
 """
 
-import json
 import os
 import resource
 import shutil
@@ -12,7 +10,8 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -106,23 +105,18 @@ def run(words: list[str], generations: int) -> dict[str, Any]:
     return {**result, "error": said[1].decode(errors="replace")}
 
 
-def serve(folder: Path) -> None:
-    """Run case after case, each in an empty folder `run`."""
-    answers = os.fdopen(os.dup(1), "w")
+def serve(folder: Path, cases: Connection) -> None:
+    """Run case after case, arguments and a number of generations, each in an empty folder `run`; send its outcome."""
     prepare()
     os.chdir(folder)
-    for line in sys.stdin:
-        case = json.loads(line)
-        before = {*folder.rglob("*")}
-        result = run(case["words"], case["generations"])
-        made = (path.relative_to(folder) for path in folder.rglob("*") if path not in before)
-        result["files"] = sorted(str(path) for path in made if path.parts[0] != "cache")
-        for name in ("run", "earlier"):
-            shutil.rmtree(folder / name, ignore_errors=True)
-        answers.write(json.dumps(result) + "\n")
-        answers.flush()
-
-
-if __name__ == "__main__":
-    chosen = Path(sys.argv.pop())  # Lightning warns of words given beside those of a case
-    serve(chosen)
+    sys.argv = ["eigen2"]
+    with suppress(EOFError):
+        while True:
+            words, generations = cases.recv()
+            before = {*folder.rglob("*")}
+            result = run(words, generations)
+            made = (path.relative_to(folder) for path in folder.rglob("*") if path not in before)
+            result["files"] = sorted(str(path) for path in made if path.parts[0] != "cache")
+            for name in ("run", "earlier"):
+                shutil.rmtree(folder / name, ignore_errors=True)
+            cases.send(result)

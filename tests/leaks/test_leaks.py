@@ -84,7 +84,7 @@ def leak_in_every_third_generation(start: int) -> Leak | None:
     return follow(work, start + 18).leak
 
 
-@pytest.mark.parametrize("start", [3, 8, 20])
+@pytest.mark.parametrize("start", [8, *(pytest.param(start, marks=pytest.mark.slow) for start in (3, 20))])
 def test_a_leak_in_every_third_generation_is_found(start: int) -> None:
     leak = in_fork(leak_in_every_third_generation, start)
     assert leak is not None
@@ -158,7 +158,7 @@ def healthy_run(seed: int) -> tuple[Leak | None, list[str]]:
     return watch.leak, watch.summary()
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", [*range(4), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(4, 20))])
 def test_a_healthy_run_raises_no_alarm(seed: int) -> None:
     leak, summary = in_fork(healthy_run, seed)
     assert leak is None

@@ -38,6 +38,7 @@ COMMANDS: dict[str, list[object]] = {
     "report": ["report", "RUN"],
     "prepare": ["data", "prepare", "RUN/prices.parquet", "RUN/clean.parquet"],
 }
+SLOW = ("again", "test", "report")
 OTHERS = [name for name in COMMANDS if name not in ("fit", "resume")]
 
 
@@ -90,8 +91,13 @@ def turns(folder: Path, step: int) -> Iterator[int]:
         fails += step
 
 
-@pytest.mark.parametrize("name", COMMANDS)
-@pytest.mark.parametrize(("step", "lasting"), [*EVERY, (61, None)])
+@pytest.mark.parametrize(
+    ("name", "step", "lasting"),
+    [
+        *(pytest.param(name, 1, lasting, marks=pytest.mark.slow) for name in COMMANDS for lasting in (False, True)),
+        *((name, 151, None) for name in COMMANDS if name not in SLOW),
+    ],
+)
 def test_every_call_fails_in_turn(name: str, step: int, lasting: bool | None, fitted: Path, tmp_path: Path) -> None:
     folder, found = tmp_path / "run", {}
     for fails in turns(folder, step):
@@ -140,7 +146,8 @@ def check_sweep(folder: Path, swept: list[dict[str, str]], prepare: Callable[[],
     return found
 
 
-@pytest.mark.parametrize(("step", "lasting"), [*EVERY, (87, None)])
+# the 99th of some 107 calls is of the last table of trials
+@pytest.mark.parametrize(("step", "lasting"), [*EVERY, (49, None)])
 def test_a_sweep_resumes_to_the_same_trials_whichever_call_failed(
     step: int, lasting: bool | None, swept: list[dict[str, str]], tmp_path: Path
 ) -> None:
@@ -172,7 +179,7 @@ def cloud_fails(folder: Path, bucket: Path, fails: int, lasting: bool) -> None:
         failing(folder, fails, lasting)()
 
 
-@pytest.mark.parametrize(("step", "lasting"), [*EVERY, (61, None)])
+@pytest.mark.parametrize(("step", "lasting"), [*EVERY, (301, None)])
 def test_downloads_and_uploads_are_complete_once_the_disk_works(
     step: int, lasting: bool | None, fitted: Path, tmp_path: Path
 ) -> None:

@@ -119,9 +119,9 @@ def test_ground_unlike_that_of_the_fit_is_warned_of(
     data = FuelBreakDataModule(grid_size=12, num_landscapes=3)
     burned = [144 * FireModel.of(landscape).start().burned for landscape in data.landscapes("train")]
     np.testing.assert_allclose(fitted["burned_cells"], burned, rtol=0.15)  # of 64 fires
-    command("test", tmp_path / "same", best)
+    command("test", tmp_path / "same", best, "--data.test_landscapes=1")
     assert "may be far" not in caplog.text
-    command("test", tmp_path / "short", best, "--data.fire_simulation_max_duration=9")
+    command("test", tmp_path / "short", best, "--data.test_landscapes=1", "--data.fire_simulation_max_duration=9")
     assert "in the fit: the champion may be far from its best" in caplog.text
 
 

@@ -79,8 +79,10 @@ def test_a_fit_prints_what_is_said_whether_or_not_its_panel_is_cached(tmp_path) 
     file = tmp_path / "prices.parquet"
     with_splits({"S0035": 2.0}).to_parquet(file)
     options = ["--config", "tests/small.yaml", "--data.synthetic", "null", "--data.path", file]
+    options += ["--trainer.max_epochs", 1, "--trainer.callbacks=[]", "--trainer.default_root_dir", tmp_path / "run"]
+    options += ["--model.population_size", 2, "--data.windows_per_generation", 1]
     for _ in range(2):
-        done = eigen2("fit", *options, "--trainer.max_epochs", 1, "--trainer.default_root_dir", tmp_path / "run")
+        done = eigen2("fit", *options)
         assert done.returncode == 0, done.stderr
         assert done.stderr.count(f"data prepare {file} OUT.parquet repairs them") == 1
 

@@ -41,7 +41,7 @@ def clean(block: pd.DataFrame, found: Found, policy: Policy, limits: Limits) -> 
     _check_failures(block, found.rows, actions)
     values = block[list(VALUES)].to_numpy(copy=True)
     gone = np.zeros(len(block), dtype=np.bool_)
-    log: list[pd.DataFrame] = []
+    log: list[tuple[str, str, Places, Rows, Rows]] = []
 
     def change(rows: Mask, defect: str, action: str, corrected: Callable[[Places, Rows], Rows]) -> None:
         """Change rows that are still there; those that already have the new values are not logged."""
@@ -49,9 +49,7 @@ def clean(block: pd.DataFrame, found: Found, policy: Policy, limits: Limits) -> 
         before = values[at]
         after = corrected(at, before)
         changed = ~((before == after) | (np.isnan(before) & np.isnan(after))).all(axis=1) | (action == "drop")
-        entry = block[KEYS].take(at[changed]).assign(defect=defect, action=action)
-        entry[list(VALUES)], entry[list(AFTER)] = before[changed], after[changed]
-        log.append(entry)
+        log.append((defect, action, at[changed], before[changed], after[changed]))
         values[at] = after
         gone[at] = action == "drop"
 
@@ -81,8 +79,16 @@ def clean(block: pd.DataFrame, found: Found, policy: Policy, limits: Limits) -> 
         scales = np.stack([*[factor] * 4, 1 / factor], axis=1)
         change(factor != 1, "split_like", "repair", lambda at, before: before * scales[at])
     cleaned = block[KEYS].assign(**dict(zip(VALUES, values.T, strict=True)))[~gone].reset_index(drop=True)
-    changes = pd.concat(log).sort_index(kind="stable").reset_index(drop=True)
-    return cleaned, changes.astype({"defect": "str", "action": "str"})[list(LOG_COLUMNS)]
+    places, before, after = (np.concatenate([entry[part] for entry in log]) for part in (2, 3, 4))
+    counts = [len(entry[2]) for entry in log]
+    names = {
+        name: np.repeat(np.array([entry[part] for entry in log], dtype=object), counts)
+        for part, name in enumerate(("defect", "action"))
+    }
+    changes = block[KEYS].take(places).assign(**names)
+    changes[list(VALUES)], changes[list(AFTER)] = before, after
+    changes = changes.sort_index(kind="stable").reset_index(drop=True)
+    return cleaned, changes.astype({"defect": "str", "action": "str"})
 
 
 def _check_failures(block: pd.DataFrame, found: Mapping[str, Mask], actions: Mapping[str, str]) -> None:
