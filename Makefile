@@ -44,8 +44,8 @@ MEASURE = $(VENV)/bin/python -m benchmarks
 soak: $(INSTALLED)  ## check that memory stays flat over 1,000 generations, and 500 episodes of fuel breaks; a quarter of an hour
 	$(MEASURE) soak soak-fire --out docs/figures
 
-memory: $(INSTALLED)  ## measure and write the figures of docs/memory.md; run soak first; a quarter of an hour
-	$(MEASURE) estimate full-live memory-cost --out docs/figures
+memory: $(INSTALLED)  ## measure and write the figures of docs/memory.md; run soak and results first; ten minutes
+	$(MEASURE) estimate memory-cost --out docs/figures
 	$(VENV)/bin/python -m benchmarks.pages memory
 
 bench-control: $(INSTALLED)  ## compare DDPG on Pendulum and TD3 on HalfCheetah with Stable-Baselines3's; an hour, on an idle machine

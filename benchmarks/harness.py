@@ -45,7 +45,7 @@ UNUSED = ("threads", "seeds", "few")  # settings that no row depends on: they ch
 MODULES = {  # names of benchmarks by the module that defines them in `BENCHMARKS`
     "speed.bench": ("bench", "limit"),
     "speed.gpu": ("gpu",),
-    "memory.full_run": ("full-run-1", "full-run-2", "full-live", "full-own", "full-256", "full-1000"),
+    "memory.full_run": ("full-run-1", "full-run-2", "full-own", "full-256", "full-1000"),
     "memory.estimate": ("estimate",),
     "memory.cost": ("memory-cost",),
     "memory.soak": ("soak", "soak-fire"),

@@ -47,8 +47,8 @@ def measure(task: Task, settings: Settings, folder: Path) -> Row:
 FULL_RUN = Benchmark(measure, tasks, {"words": []}, {"words": list(TINY)}, only_row, fresh=True)
 TWO = replace(FULL_RUN, settings={"words": [], "threads": 2})
 OWN_RUN = replace(FULL_RUN, settings={"words": [f"--{name}={value}" for name, value in OWN.items()]})
-MANY = {agents: (f"--model.population_size={agents}", "--trainer.max_epochs=10") for agents in (256, 1000)}
+MANY = {agents: (f"--model.population_size={agents}", "--trainer.max_epochs=6") for agents in (256, 1000)}
 BENCHMARKS = {
-    **{"full-run-1": FULL_RUN, "full-run-2": TWO, "full-live": FULL_RUN, "full-own": OWN_RUN},
+    **{"full-run-1": FULL_RUN, "full-run-2": TWO, "full-own": OWN_RUN},
     **{f"full-{agents}": replace(FULL_RUN, settings={"words": [*words]}) for agents, words in MANY.items()},
 }

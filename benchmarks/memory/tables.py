@@ -35,6 +35,6 @@ PAGE = Page(
         "cost": Block(lambda figures: table(COST, figures["cases"]), ("memory-cost",)),
         "soak": Block(soak_text, ("soak",)),
         "soak_fire": Block(partial(soak_text, unit="episode"), ("soak-fire",)),
-        "live": Block(live_text, ("full-live",)),
+        "live": Block(live_text, ("full-run-1",)),
     }
 )
