@@ -38,7 +38,6 @@ SMALL = {  # overrides by configuration, so that a command takes seconds
     },
     "configs/full_scale.yaml": {
         **SHORT,
-        "num_threads": 1,  # workers share the cores, and a number of threads would last
         **{"data.synthetic.days": 1200, "data.synthetic.columns": 30, "data.investable.top": 10},
     },
 }
