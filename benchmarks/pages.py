@@ -21,7 +21,7 @@ PAGES = {  # pages in docs/ by name, each with the module that defines it as `PA
     "results": "speed.tables",
     "memory": "memory.tables",
     "control": "learning.control",
-    "fire": "learning.fire",
+    "fire": "fire.agents",
     "learning": "learning.tables",
     "study": "learning.study_tables",
     "scaling": "scale.scaling_tables",

@@ -17,8 +17,7 @@ class Logging(BoringModel):
     def validation_step(self, batch: object, batch_idx: int) -> None:
         self.log("champion/validation_fitness", 1.0)
 
-    def test_step(self, batch: object, batch_idx: int) -> None:
-        self.log("test/total_return", 1.0)
+    test_step = validation_step
 
 
 def fit(logger: RunLogger, *generations: int) -> None:
@@ -49,7 +48,7 @@ def test_validate_and_test_leave_the_curves_of_the_fit(tmp_path: Path) -> None:
         limit_test_batches=1,
         **{"enable_progress_bar": False, "enable_model_summary": False, "enable_checkpointing": False},
     )
-    assert trainer.test(Logging(), verbose=False) == [{"test/total_return": 1.0}]
+    assert trainer.test(Logging(), verbose=False) == [{"champion/validation_fitness": 1.0}]
     trainer.validate(Logging(), verbose=False)
     assert rows(tmp_path) == {0: 0.5, 1: 1.5}
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from benchmarks.learning.integer_program import solve
+from benchmarks.fire.integer_program import solve
 from eigen2.fire.landscapes.landscape import synthesize
 from eigen2.fire.simulation.optimum import optimum
 from eigen2.fire.simulation.spread import FireModel

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from benchmarks.learning import fire
-from benchmarks.learning.fire import BENCHMARKS, CASES
+from benchmarks.fire import agents
+from benchmarks.fire.agents import BENCHMARKS, CASES
 
 
 def run(seed: int, champion: list[float], greedy: list[float]) -> dict[str, Any]:
@@ -17,14 +17,14 @@ FIGURES = {"runs": {"default": RUNS, "10 x 10, 3 breaks": RUNS[:1]}}
 
 
 def test_the_agent_is_compared_on_the_same_landscapes() -> None:
-    lines = fire.against_table(FIGURES).splitlines()
+    lines = agents.against_table(FIGURES).splitlines()
     # seeds gain 0 and 3: 1.5, and 12.706 standard errors of 1.5 to either side
     assert lines[3] == "| greedy | +1.5 (-17.6 to +20.6) | 3 of 4 |"
     assert lines[4].endswith("| 0 of 4 |")
 
 
 def test_cases_are_shares_of_what_local_search_saves() -> None:
-    lines = fire.others_table(FIGURES).splitlines()
+    lines = agents.others_table(FIGURES).splitlines()
     assert lines[2] == "| default | 2 | 52.5 | 51.0 | 105.0 | 50.0 | 100.0 | 15 |"
     assert lines[3] == "| 10 x 10, 3 breaks | 1 | 55.0 | 55.0 | 110.0 | 50.0 | 100.0 | 10 |"
 

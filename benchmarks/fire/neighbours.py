@@ -1,15 +1,16 @@
 """Fires over four and eight neighbours against those of pyretechnics, which solves the front by a level set."""
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 from jaxtyping import Bool, Float32, Int
 from scipy import sparse
 from scipy.sparse import csgraph
 
 from benchmarks.harness import Benchmark, Figures, Row, Settings, Task
-from benchmarks.pages import table
 from eigen2.fire.evaluation.validator import VARIABLE, Conditions, ask_pyretechnics, request, require_pyretechnics
 from eigen2.fire.landscapes.landscape import synthetic
 from eigen2.fire.simulation.baselines import PLACEMENTS
@@ -92,22 +93,28 @@ def _edges(
     return starts[taken], ends[taken]
 
 
-def neighbours_table(figures: Figures) -> str:
+def fires(measured: Mapping[Task, Row]) -> pd.DataFrame:
+    """Return how many `cells` each fire burns, by landscape, model and placement."""
+    rows = [
+        (task.seed, model, placement, fire, cells)
+        for task, row in measured.items()
+        for model, placed in row["burned"].items()
+        for placement, burned in placed.items()
+        for fire, cells in enumerate(burned)
+    ]
+    return pd.DataFrame(rows, columns=["landscape", "model", "placement", "fire", "cells"])
+
+
+def summarise(measured: Mapping[Task, Row]) -> Figures:
     """Return what a fire burns by each model, its correlation with pyretechnics over fires, and what breaks save."""
-    rows = figures["runs"]["fires"]
-
-    def fires(model: str, placement: str) -> np.ndarray:
-        return np.concatenate([row["burned"][model][placement] for row in rows])
-
+    table = fires(measured).pivot(index=["landscape", "fire"], columns=["model", "placement"], values="cells")
     lines = []
-    for name in rows[0]["burned"]:
-        plain, broken = (
-            np.corrcoef(fires(name, placement), fires(LEVEL_SET, placement))[0, 1] for placement in (NONE, "greedy")
-        )
-        burned = fires(name, NONE).mean()
-        saved = {placement: 100 * (1 - fires(name, placement).mean() / burned) for placement in PLACED}
+    for name in (LEVEL_SET, *CORNERS):
+        own, burned = table[name], float(table[name][NONE].mean())
+        plain, broken = (float(own[placed].corr(table[LEVEL_SET][placed])) for placed in (NONE, "greedy"))
+        saved = {placed: 100 * (1 - float(own[placed].mean()) / burned) for placed in PLACED}
         lines.append({"name": name, "burned": burned, "plain": plain, "broken": broken, "saved": saved})
-    return table(COLUMNS, lines)
+    return {"models": lines}
 
 
 BENCHMARK = Benchmark(
@@ -115,4 +122,6 @@ BENCHMARK = Benchmark(
     lambda settings: [Task("fires", number) for number in range(settings["landscapes"])],
     {"landscapes": 20, "size": 32, "fires": 60, "minutes": 240.0},
     {"landscapes": 1, "size": 12, "fires": 4, "minutes": 60.0},
+    summarise,
+    lambda measured: {"fires": fires(measured)},
 )

@@ -8,8 +8,8 @@ from statistics import fmean, median
 
 import numpy as np
 
+from benchmarks.fire import neighbours, optimum, place
 from benchmarks.harness import MB, Benchmark, Figures, Row, Settings, Task
-from benchmarks.learning import fire_neighbours, fire_optimum, fire_place
 from benchmarks.pages import Block, Page, interval, machines, spread, table, where
 from benchmarks.runs import eigen2, fit
 
@@ -129,9 +129,9 @@ def _tasks(settings: Settings) -> list[Task]:
 
 BENCHMARKS = {
     "fire": Benchmark(measure, _tasks, SETTINGS, SMALLEST, key=lambda task, settings: CASES[task.case]),
-    "fire-optimum": fire_optimum.BENCHMARK,
-    "fire-neighbours": fire_neighbours.BENCHMARK,
-    "fire-place": fire_place.BENCHMARK,
+    "fire-optimum": optimum.BENCHMARK,
+    "fire-neighbours": neighbours.BENCHMARK,
+    "fire-place": place.BENCHMARK,
 }
 PAGE = Page(
     {
@@ -139,12 +139,12 @@ PAGE = Page(
         "agents_against": Block(against_table, ("fire",)),
         "agents_others": Block(others_table, ("fire",)),
         "agents_machine": Block(machine_text, ("fire",)),
-        "optimum_shares": Block(fire_optimum.share_table, ("fire-optimum",)),
-        "optimum_search": Block(fire_optimum.search_table, ("fire-optimum",)),
-        "optimum_text": Block(fire_optimum.text, ("fire-optimum",)),
-        "place": Block(fire_place.place_table, ("fire-place",)),
+        "optimum_shares": Block(optimum.share_table, ("fire-optimum",)),
+        "optimum_search": Block(optimum.search_table, ("fire-optimum",)),
+        "optimum_text": Block(optimum.text, ("fire-optimum",)),
+        "place": Block(place.place_table, ("fire-place",)),
         "place_machine": Block(partial(machines, ["regions"]), ("fire-place",)),
-        "neighbours": Block(fire_neighbours.neighbours_table, ("fire-neighbours",)),
+        "neighbours": Block(lambda figures: table(neighbours.COLUMNS, figures["models"]), ("fire-neighbours",)),
         "fire_validate": Block(validate_table, ("fire-validate",)),
     }
 )

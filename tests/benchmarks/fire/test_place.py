@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
+from benchmarks.fire.place import BENCHMARK, measure, place_table
 from benchmarks.harness import Task
-from benchmarks.learning.fire_place import BENCHMARK, measure, place_table
 
 
 def test_a_small_region_is_measured_and_shown(tmp_path: Path) -> None:

@@ -6,8 +6,8 @@ from statistics import fmean
 
 import numpy as np
 
+from benchmarks.fire.integer_program import solve
 from benchmarks.harness import Benchmark, Figures, Row, Settings, Task
-from benchmarks.learning.integer_program import solve
 from benchmarks.pages import table, where
 from eigen2.fire.landscapes.landscape import synthetic
 from eigen2.fire.simulation.baselines import PLACEMENTS, greedy

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 from scipy.sparse import csgraph
 
-from benchmarks.learning.fire_neighbours import CORNERS, DIAGONAL_DEGREES, graph, neighbours_table
+from benchmarks.fire.neighbours import CORNERS, DIAGONAL_DEGREES, fires, graph, summarise
+from benchmarks.harness import Task
 from eigen2.fire.landscapes.landscape import synthetic
 from eigen2.fire.simulation.spread import DEGREES, FireModel, Weather, spread_rates
 
@@ -43,12 +44,20 @@ def test_fire_takes_a_diagonal_past_as_many_burning_cells_as_asked_for(
             assert csgraph.dijkstra(minutes, indices=start)[end] == pytest.approx(reached[sides])
 
 
-def test_the_table_has_means_correlations_and_savings_over_all_fires() -> None:
+def test_the_figures_are_means_correlations_and_savings_over_all_fires() -> None:
     def cells(*by_placement: list[int]) -> dict[str, list[int]]:
         return dict(zip(("no breaks", "random", "adaptive_downstream", "greedy"), by_placement, strict=True))
 
-    first = {"pyretechnics": cells([10], [9], [5], [5]), "eight": cells([20], [20], [10], [2])}
-    second = {"pyretechnics": cells([30], [27], [15], [3]), "eight": cells([60], [60], [30], [6])}
-    text = neighbours_table({"runs": {"fires": [{"burned": first}, {"burned": second}]}})
-    assert "| pyretechnics | 20 | 1.00 | 1.00 | 10 | 50 | 80 |" in text
-    assert "| eight | 40 | 1.00 | -1.00 | 0 | 50 | 90 |" in text
+    level = [cells([10], [9], [5], [5]), cells([30], [27], [15], [3])]
+    other = [cells([20], [20], [10], [2]), cells([60], [60], [30], [6])]
+    measured = {
+        Task("fires", number): {"burned": {"pyretechnics": level[number], **dict.fromkeys(CORNERS, other[number])}}
+        for number in range(2)
+    }
+    first, second, *_ = summarise(measured)["models"]
+    assert [line["burned"] for line in (first, second)] == [20, 40]
+    assert [line["plain"] for line in (first, second)] == pytest.approx([1, 1])
+    assert [line["broken"] for line in (first, second)] == pytest.approx([1, -1])
+    assert first["saved"] == pytest.approx({"random": 10, "adaptive_downstream": 50, "greedy": 80})
+    assert second["saved"] == pytest.approx({"random": 0, "adaptive_downstream": 50, "greedy": 90})
+    assert fires(measured)["cells"].sum() == 104 + len(CORNERS) * 208
