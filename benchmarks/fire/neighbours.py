@@ -33,8 +33,6 @@ COLUMNS = {
 
 def measure(task: Task, settings: Settings, folder: Path) -> Row:
     """Burn the same fires on a landscape by each model: cells burned, by model, placement and fire."""
-    python = os.environ.get(VARIABLE, "")
-    require_pyretechnics(python)
     landscape, weather = synthetic(settings["size"], 0, task.seed), Weather()
     conditions = Conditions(weather, settings["minutes"], settings["fires"])
     model, rng = conditions.model(landscape), np.random.default_rng([0, task.seed, 1])
@@ -42,7 +40,7 @@ def measure(task: Task, settings: Settings, folder: Path) -> Row:
     placed |= {name: PLACEMENTS[name](model, int(BUDGET * model.cells), rng) for name in PLACED}
     ignitions = model.draw(conditions.fires, np.random.default_rng([0, task.seed, 2]))
     requests = [request(landscape, ignitions, breaks, conditions) for breaks in placed.values()]
-    replies = ask_pyretechnics(python, requests)
+    replies = ask_pyretechnics(os.environ[VARIABLE], requests)
     rates = spread_rates(landscape, weather, DEGREES + DIAGONAL_DEGREES)
     burned = {LEVEL_SET: {name: reply["surface"] for name, reply in zip(placed, replies, strict=True)}}
     for name, sides in CORNERS.items():
@@ -117,9 +115,15 @@ def summarise(measured: Mapping[Task, Row]) -> Figures:
     return {"models": lines}
 
 
+def tasks(settings: Settings) -> list[Task]:
+    """Return a task for each landscape; raise UserError without pyretechnics."""
+    require_pyretechnics(os.environ.get(VARIABLE, ""))
+    return [Task("fires", number) for number in range(settings["landscapes"])]
+
+
 BENCHMARK = Benchmark(
     measure,
-    lambda settings: [Task("fires", number) for number in range(settings["landscapes"])],
+    tasks,
     {"landscapes": 20, "size": 32, "fires": 60, "minutes": 240.0},
     {"landscapes": 1, "size": 12, "fires": 4, "minutes": 60.0},
     summarise,

@@ -9,6 +9,7 @@ import torch
 from benchmarks.harness import MB, Benchmark, Figures, Row, Settings, Task
 from benchmarks.pages import table
 from benchmarks.runs import memory_mb, require_linux
+from eigen2.errors import UserError
 from eigen2.fire.evaluation.regions import Plan, judge, needed_bytes, place, tail_mean
 from eigen2.fire.landscapes.landscape import synthetic
 from eigen2.fire.landscapes.rasters import Region
@@ -63,8 +64,11 @@ def place_table(figures: Figures) -> str:
 
 
 def tasks(settings: Settings) -> list[Task]:
-    """Return a task for each size."""
+    """Return a task for each size; raise UserError for one that is no number."""
     require_linux()
+    for size in settings["sizes"]:
+        if not str(size).isdecimal():
+            raise UserError(f"--sizes {size} is no number of cells along an edge; give some, such as 250 500")
     return [Task(str(size)) for size in settings["sizes"]]
 
 
