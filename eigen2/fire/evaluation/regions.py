@@ -1,7 +1,7 @@
 """Fuel breaks in a whole region, placed tile by tile by the agent, and their files for a GIS."""
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -94,19 +94,13 @@ class Tile(NamedTuple):
     @classmethod
     def all(cls, shape: tuple[int, ...], plan: Plan) -> list["Tile"]:
         """Return the tiles of a region, row by row."""
-        pairs = [
-            [
-                (slice(first, first + plan.tile), slice(max(first - plan.margin, 0), first + plan.tile + plan.margin))
-                for first in range(0, size, plan.tile)
-            ]
-            for size in shape
-        ]
-        tiles = []
-        for (rows, high), (columns, wide) in product(*pairs):
-            top, left = rows.start - high.start, columns.start - wide.start
-            inside = slice(top, top + plan.tile), slice(left, left + plan.tile)
-            tiles.append(cls((rows, columns), (high, wide), inside))
-        return tiles
+
+        def spans(size: int) -> Iterator[tuple[slice, slice, slice]]:
+            for first in range(0, size, plan.tile):
+                start, end = max(first - plan.margin, 0), first + plan.tile
+                yield slice(first, end), slice(start, end + plan.margin), slice(first - start, end - start)
+
+        return [cls(*zip(row, column, strict=True)) for row, column in product(*map(spans, shape))]
 
 
 def needed_bytes(cells: int, plan: Plan) -> dict[str, int]:
