@@ -53,7 +53,7 @@ MODULES = {  # names of benchmarks by the module that defines them in `BENCHMARK
     "learning.power": ("weak", "power-rules", "power"),
     "learning.control": ("control", "control-td3"),
     "learning.mujoco": ("mujoco", "swimmer"),
-    "fire.agents": ("fire", "fire-optimum", "fire-neighbours", "fire-place"),
+    "fire.agents": ("fire", "fire-optimum", "fire-neighbours", "fire-place", "fire-ground"),
     "learning.study": ("study",),
     "learning.survival": ("survival",),
     "scale.scaling": ("scaling",),

@@ -8,7 +8,7 @@ from statistics import fmean, median
 
 import numpy as np
 
-from benchmarks.fire import neighbours, optimum, place
+from benchmarks.fire import ground, neighbours, optimum, place
 from benchmarks.harness import MB, Benchmark, Figures, Row, Settings, Task
 from benchmarks.pages import Block, Page, interval, machines, spread, table, where
 from benchmarks.runs import eigen2, fit
@@ -132,6 +132,7 @@ BENCHMARKS = {
     "fire-optimum": optimum.BENCHMARK,
     "fire-neighbours": neighbours.BENCHMARK,
     "fire-place": place.BENCHMARK,
+    "fire-ground": ground.BENCHMARK,
 }
 PAGE = Page(
     {
@@ -142,6 +143,8 @@ PAGE = Page(
         "optimum_shares": Block(optimum.share_table, ("fire-optimum",)),
         "optimum_search": Block(optimum.search_table, ("fire-optimum",)),
         "optimum_text": Block(optimum.text, ("fire-optimum",)),
+        "ground": Block(ground.ground_table, ("fire-ground",)),
+        "ground_machine": Block(partial(machines, ["fits"]), ("fire-ground",)),
         "place": Block(place.place_table, ("fire-place",)),
         "place_machine": Block(partial(machines, ["regions"]), ("fire-place",)),
         "neighbours": Block(lambda figures: table(neighbours.COLUMNS, figures["models"]), ("fire-neighbours",)),

@@ -28,7 +28,7 @@ from eigen2.erl.graphs import Graphs, graphs_for
 from eigen2.erl.heads import head_bytes
 from eigen2.erl.learners import Learner
 from eigen2.erl.learners.gradients import clear_gradients
-from eigen2.erl.population import Population
+from eigen2.erl.population import TOGETHER, Population
 from eigen2.erl.rollout import Rollout
 from eigen2.erl.row_adam import RowAdam
 from eigen2.erl.settings import warn_without_injection
@@ -103,7 +103,7 @@ class PopulationModule(GenerationModule[RolloutDataModule]):
             data.training_steps = max(1, math.ceil(self.micro_batches / self.together / self.batches_per_step))
             require_fit(self.memory, data, self.communicator, weights, self.micro_batches, self.together, head)
             most_learners = min(self.learners, math.ceil(self.population_size / self.communicator.world))
-            temporary = max(len(agents) * acting, most_learners * self.together * learning)
+            temporary = max(min(len(agents), TOGETHER) * acting, most_learners * self.together * learning)
             resumed = checkpoint_bytes(self.trainer)
             if resumed and self.communicator.world > 1:
                 resumed += 4 * weights * len(agents)  # this process's rows beside those of the population

@@ -1,6 +1,5 @@
 """A population as a batch: every weight of every agent is one row of a matrix."""
 
-import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
@@ -15,6 +14,7 @@ from eigen2.distributed.communicator import Communicator
 from eigen2.erl.heads import Heads
 
 ADDED = 64  # elites whose weights are in memory at once while they are averaged
+TOGETHER = 256  # agents that act at once: more would only take more memory
 NEWEST = 1 / 12  # weight of the newest elites in their running mean, chosen on markets that no page reports
 
 
@@ -161,8 +161,11 @@ class Population(nn.Module):
             return lambda inputs: torch.cat([act(_agents(inputs, slice(-1))), mean(_agents(inputs, slice(-1, None)))])
         if agent is None:
             own = self.rows()["actor"]
-            rows = torch.cat([own, self.mean_actor]) if with_mean else own
-            return functools.partial(self.acting_network, self.acting_network.weights(rows))
+            rows, network = torch.cat([own, self.mean_actor]) if with_mean else own, self.acting_network
+            parts = [slice(first, first + TOGETHER) for first in range(0, len(rows), TOGETHER)]
+            weights = [network.weights(rows[part]) for part in parts]
+            acting = list(zip(weights, parts, strict=True))
+            return lambda inputs: torch.cat([network(each, _agents(inputs, part)) for each, part in acting])
         weights = self.actor_network.weights(agent.actor)
         return lambda inputs: self.actor_network(weights, agent.own(inputs))
 

@@ -54,6 +54,11 @@ def ends(span: Span) -> tuple[float, float]:
     return (span, span) if isinstance(span, int | float) else span
 
 
+def _splits(stage: str) -> tuple[Split, Split]:
+    """Return the splits whose landscapes a stage plays on in parallel, and which it holds out."""
+    return ("test", "test") if stage == "test" else ("train", "validation")
+
+
 class FuelBreakDataModule(DQNDataModule):
     """Landscapes on each of which an agent places a fixed number of fuel breaks.
 
@@ -71,7 +76,8 @@ class FuelBreakDataModule(DQNDataModule):
         test_landscapes: landscapes that only `test` uses (1 or more).
         landscape_seed: seed of the synthetic landscapes (0 or more).
         region: rasters to cut landscapes from; null makes synthetic ones. `grid_size` is then the size of a tile, and
-            the three numbers of landscapes are upper limits.
+            the three numbers of landscapes are upper limits. To test a champion of synthetic landscapes, every tile
+            counts.
         terrain: statistics of synthetic landscapes, in a YAML file or key by key; `fire terrain` fits them to a region.
         relative_rewards: reward a break relative to what still burned before it, which keeps one scale throughout an
             episode, as model.prior expects; false rewards percentage points of the whole map.
@@ -131,6 +137,7 @@ class FuelBreakDataModule(DQNDataModule):
         self.counts = dict(zip(SPLITS, (num_landscapes, eval_landscapes, test_landscapes), strict=True))
         self._make_env: Callable[..., FuelBreakEnv] = partial(FuelBreakEnv, budget=budget, ignitions=ignitions)
         self._region: Region | None = None
+        self._region_in_fit = False  # all of its tiles are unseen then
         self._burned_in_fit: list[float] = []  # cells that a fire burns without breaks, on each landscape trained on
         self._vector_env: SyncVectorEnv | AsyncVectorEnv | None = None
         self._held_out: dict[Split, list[FuelBreakEnv]] = {}
@@ -169,7 +176,9 @@ class FuelBreakDataModule(DQNDataModule):
             source["terrain"] = to_config(settings["terrain"])
         if self.region is not None:
             source = {"region": {name: str(Path(path).resolve()) for name, path in self.region.given().items()}}
-        spec = {"grid_size": settings["grid_size"], "split": split, **source}
+        if (part := self._part(split)) is not None:
+            source["split"] = part
+        spec = {"grid_size": settings["grid_size"], **source}
         return [
             {**spec, "number": number, "fire": {key: fire[name] for key, name in FIRE_SETTINGS.items()}}
             for number, fire in zip(self._numbers(split), self.fires(split), strict=True)
@@ -187,16 +196,20 @@ class FuelBreakDataModule(DQNDataModule):
     def _tiles(self, split: Split) -> list[Landscape]:
         assert self.region is not None
         self._region = self._region or read_region(self.region)
-        return tiles(self._region, self._settings["grid_size"], split)
+        return tiles(self._region, self._settings["grid_size"], self._part(split))
+
+    def _part(self, split: Split) -> Split | None:
+        """Return the split itself; None, all tiles, to test a champion on a region that its fit did not use."""
+        return None if self.region is not None and split == "test" and not self._region_in_fit else split
 
     def needed_bytes(self, stage: str) -> dict[str, int]:
         """Return the largest number of bytes that a stage holds in landscapes and fires, by owner."""
         settings, cells = self._settings, self._settings["grid_size"] ** 2
         fires = min(settings["ignitions"] or cells, cells)
-        held_out = self.counts["test" if stage == "test" else "validation"]
-        copies = 1 if settings["parallel_method"] == "sync" else 1 + self.num_parallel_envs  # of the training scenes
+        played, held_out = (self.counts[split] for split in _splits(stage))
+        copies = 1 if settings["parallel_method"] == "sync" else 1 + self.num_parallel_envs  # of the scenes played
         return {
-            "landscapes": (self.counts["train"] * copies + held_out) * cells * LANDSCAPE_BYTES,
+            "landscapes": (played * copies + held_out) * cells * LANDSCAPE_BYTES,
             "fires": self.num_parallel_envs * fires * cells * FIRE_BYTES,
             "fires elsewhere": held_out * cells * cells * FIRE_BYTES,
         }
@@ -204,12 +217,13 @@ class FuelBreakDataModule(DQNDataModule):
     def build(self, stage: str, device: torch.device) -> None:
         """Make the parallel environments, `env` to read their properties from, and the stage's held-out landscapes."""
         self.teardown(stage)
-        fires = self.fires("train")
+        self._region_in_fit |= stage != "test"
+        played, held_out = _splits(stage)
+        fires = self.fires(played)
         by_landscape = {name: [fire[name] for fire in fires] for name in FIRE_RANGES}
-        self.env = self._make_env(landscapes=self.landscapes("train"), **by_landscape)
+        self.env = self._make_env(landscapes=self.landscapes(played), **by_landscape)
         self.episode_steps = self.env.budget
-        held_out = self.held_out("test" if stage == "test" else "validation")
-        scenes = [scene for env in (self.env, *held_out) for scene in env.scenes]
+        scenes = [scene for env in (self.env, *self.held_out(held_out)) for scene in env.scenes]
         # an episode would end before its budget is spent
         if (burning := min(int(scene.model.burnable.sum()) for scene in scenes)) < self.episode_steps:
             share = f"data.budget is {self._settings['budget']}, which is {self.episode_steps} breaks"
@@ -335,19 +349,25 @@ class FuelBreakDataModule(DQNDataModule):
     def _digest(self) -> str | None:
         if self.region is None:
             return None
-        layers = [layer for split in SPLITS for each in self.landscapes(split) for layer in each.layers().values()]
+        self._region = self._region or read_region(self.region)
+        layers = self._region.landscape.layers().values()
         return hashlib.sha256(b"".join(layer.tobytes() for layer in layers)).hexdigest()
 
     def inference_spec(self) -> dict[str, Any]:
-        """Return the seed that decides which landscapes the fit has not used, and how much fires burned there."""
-        return {"landscape_seed": self._settings["landscape_seed"], "burned_cells": self._burned_in_fit}
+        """Return what decides which landscapes the fit has not used, and how much fires burned in it."""
+        used = {"landscape_seed": self._settings["landscape_seed"], "region": self.region is not None}
+        return {**used, "burned_cells": self._burned_in_fit}
 
     def apply_inference_spec(self, spec: Mapping[str, Any]) -> None:
-        """Refuse to play a champion on landscapes of another series."""
+        """Refuse to play a champion on landscapes of another series; leave it only unseen tiles of a region."""
         if (saved := spec["landscape_seed"]) != self._settings["landscape_seed"]:
             remedy = "so that test landscapes may be those of its training; leave it out"
             raise UserError(f"data.landscape_seed is not the fit's, {saved}, {remedy}")
         self._burned_in_fit = spec.get("burned_cells", [])
+        if self.region is not None and spec.get("region", False) and not self._region_in_fit:
+            self._region_in_fit = True
+            self._held_out.clear()
+            self.build("test", self.codec.rates.device)
 
     def describe(self) -> dict[str, str]:
         """Return what to print at the start of a run, by name."""

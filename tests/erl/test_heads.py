@@ -203,6 +203,17 @@ def test_a_champion_is_whole_and_acts_as_its_agent() -> None:
     assert same(population.champion.critic, population.critic.detach())
 
 
+@pytest.mark.parametrize("shared", [True, False])
+def test_agents_act_in_parts_as_all_at_once(shared: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    population = Population(Communicator(5), ProbeActor, ProbeCritic, seed=5, noise=0.3, shared=shared)
+    population.average([0, 1], Communicator(5))
+    own, common = {"x": normal(5, BATCH, 1)}, {"x": normal(1, BATCH, 1)}
+    monkeypatch.setattr("eigen2.erl.population.TOGETHER", 2)
+    for inputs in (own, common):
+        assert same(population.policy()(inputs), population.act(inputs))
+    assert same(population.policy(with_mean=True)(common)[:5], population.act(common))
+
+
 def test_the_mean_of_elites_is_of_their_heads_on_the_trunk() -> None:
     population = Population(Communicator(4), ProbeActor, ProbeCritic, seed=5, noise=0.3, shared=True)
     first = torch.stack([population.agents[row].actor[0] for row in (1, 3)]).mean(0)

@@ -14,6 +14,7 @@ from eigen2.erl.evolution.operator import Child, Operator
 ELITE = "elite"  # name of agents that no operator replaced
 SAMPLED_INPUTS = 64  # stored observations on which agents' actions are compared
 MOST_COMPARED = 64  # most agents compared: pairs grow quadratically, and every process receives the rows
+TOGETHER = 4  # agents that act at once, as the inputs of each are many times those of a step
 
 
 def origins(operators: Sequence[Operator]) -> tuple[str, ...]:
@@ -99,5 +100,8 @@ def diversity_metrics(
     count = min(total, MOST_COMPARED)
     compared = [place * total // count for place in range(count)]
     rows = communicator.fetch({"actor": actor.detach()}, [compared] * communicator.world, "actors to compare")["actor"]
-    actions = math.nan if inputs is None else float(network(rows, inputs).float().std(0, correction=0).mean())
-    return {"diversity/weights": weight_diversity(rows), "diversity/actions": actions}
+    spread = math.nan
+    if inputs is not None:
+        actions = torch.cat([network(part, inputs).float() for part in rows.split(TOGETHER)])
+        spread = float(actions.std(0, correction=0).mean())
+    return {"diversity/weights": weight_diversity(rows), "diversity/actions": spread}

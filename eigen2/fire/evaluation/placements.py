@@ -43,7 +43,7 @@ _SYNTHETIC = object_schema(
     {"grid_size": _SIZE, "seed": _COUNT, "number": _COUNT}, {"split": _SPLIT, "terrain": _TERRAIN, "fire": _FIRE}
 )
 _REGION = object_schema({name: _FILES.pop(name) for name in ("elevation", "fuel")}, _FILES)
-_TILE = object_schema({"grid_size": _SIZE, "region": _REGION, "split": _SPLIT, "number": _COUNT}, {"fire": _FIRE})
+_TILE = object_schema({"grid_size": _SIZE, "region": _REGION, "number": _COUNT}, {"split": _SPLIT, "fire": _FIRE})
 _LANDSCAPE = {"if": {"type": "object", "required": ["region"]}, "then": _TILE, "else": _SYNTHETIC}
 _CELLS = {"type": "array", "items": {"type": "array", "items": {"type": "integer"}}}
 SCHEMA = object_schema(
@@ -58,7 +58,8 @@ SCHEMA = object_schema(
 
 - `landscapes`: `{"grid_size": 32, "seed": 0, "number": 5}` is a synthetic landscape of `FuelBreakEnv(grid_size,
   seed=seed)`; with a `"split"`, it is one of a run with that `data.landscape_seed` and, with `"terrain"`, that
-  `data.terrain`; with a `"region"` as `data.region` in place of the seed, a tile of rasters;
+  `data.terrain`; with a `"region"` as `data.region` in place of the seed, a tile of rasters (without a `"split"`, one
+  of all);
 - `placements`: for each name, one list of breaks for every landscape: numbers of cells, `row * columns + column`;
 - `fire`: `duration` (minutes), `wind_speed` (km/h) and `wind_from` (degrees) where a landscape has no `"fire"` of its
   own;
@@ -120,9 +121,10 @@ def _landscape(spec: Spec, regions: dict[RegionFiles, Region]) -> Landscape:
     files = RegionFiles(**spec["region"])
     if files not in regions:
         regions[files] = read_region(files)
-    available = tiles(regions[files], size, spec["split"])
+    available = tiles(regions[files], size, split)
     if number >= len(available):
-        raise UserError(f"the region has {len(available)} {split} tiles of {size} x {size}, no number {number}")
+        kind = f"{split} tiles" if split else "tiles"
+        raise UserError(f"the region has {len(available)} {kind} of {size} x {size}, no number {number}")
     return available[number]
 
 

@@ -135,19 +135,20 @@ def read_on_grid(path: str, region: Region) -> Float64[np.ndarray, "rows columns
     return raster.values
 
 
-def tiles(region: Region, size: int, split: Split) -> list[Landscape]:
+def tiles(region: Region, size: int, split: Split | None) -> list[Landscape]:
     """Return the square landscapes of a split, cut from a region at `tile_corners`; raise UserError if it has none."""
     if not (corners := tile_corners(region, size, split)):
         rows, columns = region.missing.shape
-        none = f"the region of {rows} x {columns} cells has no clean {split} tile of {size} x {size}"
+        kind = f"{split} tile" if split else "tile"
+        none = f"the region of {rows} x {columns} cells has no clean {kind} of {size} x {size}"
         raise UserError(f"{none}: use smaller tiles, or a larger region")
     layers, cell_size = region.landscape.layers(), region.landscape.cell_size
     windows = [np.s_[row : row + size, column : column + size] for row, column in corners]
     return [Landscape(**{n: layer[each] for n, layer in layers.items()}, cell_size=cell_size) for each in windows]
 
 
-def tile_corners(region: Region, size: int, split: Split) -> list[tuple[int, int]]:
-    """Return row and column of the north-western cell of each tile of a split, from north to south.
+def tile_corners(region: Region, size: int, split: Split | None) -> list[tuple[int, int]]:
+    """Return row and column of the north-western cell of each tile of a split, or of all, from north to south.
 
     The region is divided into blocks of BLOCK x BLOCK tiles, with a quarter of `size` between blocks that belongs to no
     tile. All tiles of a block are of one split, by SPLIT_OF_BLOCK, so tiles of different splits do not touch. Tiles
@@ -162,10 +163,10 @@ def tile_corners(region: Region, size: int, split: Split) -> list[tuple[int, int
     )
     corners = []
     for row, column in product(rows, columns):
-        of_split = SPLIT_OF_BLOCK[(2 * (row // stride) + column // stride) % len(SPLIT_OF_BLOCK)] == split
+        of_block = SPLIT_OF_BLOCK[(2 * (row // stride) + column // stride) % len(SPLIT_OF_BLOCK)]
         window = np.s_[row : row + size, column : column + size]
         whole = burns[window].shape == (size, size) and not region.missing[window].any()
-        if of_split and whole and burns[window].mean() >= BURNABLE:
+        if split in (None, of_block) and whole and burns[window].mean() >= BURNABLE:
             corners.append((row, column))
     return corners
 

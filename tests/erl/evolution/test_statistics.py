@@ -5,9 +5,13 @@ import math
 import pytest
 import torch
 
+from eigen2.core.networks import StackedNetwork
+from eigen2.distributed.communicator import Communicator
 from eigen2.erl.evolution.operator import Child
 from eigen2.erl.evolution.statistics import (
+    TOGETHER,
     bred_origins,
+    diversity_metrics,
     operator_metrics,
     origins,
     parents_fitness,
@@ -15,7 +19,7 @@ from eigen2.erl.evolution.statistics import (
     weight_diversity,
 )
 from tests.erl.evolution.builders import evolution
-from tests.erl.probe import AIM, fit
+from tests.erl.probe import AIM, ProbeActor, fit
 from tests.erl.recorder import Recorder
 
 OPERATORS = evolution(inject_every=1, reinject_after=1)
@@ -69,6 +73,15 @@ def test_diversity_is_zero_among_equals_and_grows_with_distance() -> None:
     assert weight_diversity(row.expand(4, -1)) == 0
     assert weight_diversity(row) == 0
     assert weight_diversity(torch.cat([row, -row])) == pytest.approx(2)
+
+
+@pytest.mark.parametrize("agents", [3, 2 * TOGETHER + 1])
+def test_the_diversity_of_actions_is_that_of_agents_one_by_one(agents: int) -> None:
+    network = StackedNetwork(ProbeActor())
+    rows, inputs = torch.randn(agents, network.num_weights), {"x": torch.randn(1, 5, 1)}
+    actions = torch.stack([network(row[None], inputs)[0] for row in rows])
+    measured = diversity_metrics(network, rows, inputs, Communicator(agents))
+    assert measured["diversity/actions"] == pytest.approx(float(actions.std(0, correction=0).mean()), rel=1e-5)
 
 
 def test_a_run_logs_them_in_every_generation() -> None:

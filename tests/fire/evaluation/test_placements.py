@@ -189,3 +189,37 @@ def test_tiles_of_a_region_are_found_again(tmp_path: Path) -> None:
         np.testing.assert_array_equal(made.elevation, own.elevation)
     with pytest.raises(UserError, match=r"the region has [0-9]+ validation tiles of 8 x 8, no number 99"):
         _ = PlacementFile([{**data.specs("validation")[0], "number": 99}], {}, {}).landscapes
+
+
+def test_a_champion_of_synthetic_landscapes_is_tested_on_all_tiles(tmp_path: Path) -> None:
+    files = RegionFiles(**rasters(tmp_path, synthesize(80, np.random.default_rng(5))))
+    data = FuelBreakDataModule(grid_size=8, test_landscapes=1000, region=files)
+    data.build("test", torch.device("cpu"))
+    every = {each.elevation.tobytes() for each in data.landscapes("test")}
+    splits = [data.landscapes("train"), data.landscapes("validation")]
+    assert len(every) == len(data.held_out("test"))
+    for split in splits:
+        assert {each.elevation.tobytes() for each in split} < every
+    write_placements(Folder(tmp_path), PlacementFile(data.specs("test"), {}, {}))
+    found = read_placements(tmp_path / "placements.json").landscapes
+    assert [each.elevation.tobytes() for each in found] == [
+        each.elevation.tobytes() for each in data.landscapes("test")
+    ]
+    with pytest.raises(UserError, match=r"the region has [0-9]+ tiles of 8 x 8, no number 999"):
+        _ = PlacementFile([{**data.specs("test")[0], "number": 999}], {}, {}).landscapes
+    data.apply_inference_spec({"landscape_seed": 0, "region": False})
+    assert len(data.held_out("test")) == len(every)
+    data.apply_inference_spec({"landscape_seed": 0, "region": True})  # the fit has seen tiles of the other splits
+    tested = {each.elevation.tobytes() for each in data.landscapes("test")}
+    assert len(tested) == len(data.held_out("test")) == len(data.env.scenes)
+    assert not tested & {each.elevation.tobytes() for split in splits for each in split}
+
+
+def test_a_region_too_small_to_train_on_is_tested_on(tmp_path: Path) -> None:
+    files = RegionFiles(**rasters(tmp_path, synthesize(16, np.random.default_rng(5))))
+    data = FuelBreakDataModule(grid_size=8, region=files)
+    data.build("test", torch.device("cpu"))
+    assert len(data.landscapes("test")) == 4
+    assert len(str(data.settings()["region"])) == 64
+    with pytest.raises(UserError, match="no clean validation tile of 8 x 8"):
+        data.build("fit", torch.device("cpu"))
