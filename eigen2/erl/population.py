@@ -163,9 +163,8 @@ class Population(nn.Module):
             own = self.rows()["actor"]
             rows, network = torch.cat([own, self.mean_actor]) if with_mean else own, self.acting_network
             parts = [slice(first, first + TOGETHER) for first in range(0, len(rows), TOGETHER)]
-            weights = [network.weights(rows[part]) for part in parts]
-            acting = list(zip(weights, parts, strict=True))
-            return lambda inputs: torch.cat([network(each, _agents(inputs, part)) for each, part in acting])
+            acting = [(network.weights(rows[part]), part) for part in parts]
+            return lambda inputs: torch.cat([network(own, _agents(inputs, part)) for own, part in acting])
         weights = self.actor_network.weights(agent.actor)
         return lambda inputs: self.actor_network(weights, agent.own(inputs))
 

@@ -102,6 +102,6 @@ def diversity_metrics(
     rows = communicator.fetch({"actor": actor.detach()}, [compared] * communicator.world, "actors to compare")["actor"]
     spread = math.nan
     if inputs is not None:
-        actions = torch.cat([network(part, inputs).float() for part in rows.split(TOGETHER)])
+        actions = torch.cat([network(part, inputs).float() for part in torch.split(rows, TOGETHER)])
         spread = float(actions.std(0, correction=0).mean())
     return {"diversity/weights": weight_diversity(rows), "diversity/actions": spread}

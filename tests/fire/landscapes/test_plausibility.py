@@ -111,7 +111,7 @@ def test_feet_are_noticed_without_a_slope_layer(tmp_path: Path) -> None:
 @settings(max_examples=60)
 @given(
     st.integers(0, 2**31),
-    st.floats(0.0, 0.5),
+    st.floats(0.0, 0.4),
     st.integers(8, 40),
     st.floats(-50, 3000),
     st.sets(st.sampled_from(["slope", "aspect", *SCALES])),
