@@ -206,11 +206,17 @@ class LeakWatch:
         return Leak(series, where, growth, self._phase(series, growth))
 
     def _is_leak(self, series: str) -> bool:
-        """Return whether a series leaks; of noisy ones after twice as long: holes in the C heap grow for a while."""
+        """Return whether a series leaks; of noisy ones after twice as long: holes in the C heap grow for a while.
+
+        It takes twice as long again where most generations add nothing, as holes grow in steps.
+        """
         verdict = self.verdicts[series]
         if verdict.kind != LEAK or series not in _NOISY:
             return verdict.kind == LEAK
-        return int(self.trend.generations[-1]) - verdict.growths[-1].since >= 2 * MIN_GENERATIONS - 2
+        growth, generations = verdict.growths[-1], self.trend.generations
+        levels = self.trend.series[series][generations >= growth.since - 1]
+        in_steps = np.nanmedian(np.diff(levels)) < growth.slope.median / 2
+        return int(generations[-1]) - growth.since >= (4 if in_steps else 2) * MIN_GENERATIONS - 2
 
     def _phase(self, series: str, growth: Growth) -> str:
         """Return the phase whose growth rose by about as much as leaks, else the one whose growth rose most.

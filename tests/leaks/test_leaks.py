@@ -103,6 +103,21 @@ def two_leaks() -> tuple[Leak | None, Mapping[str, Verdict]]:
     return watch.leak, watch.verdicts
 
 
+def a_few_steps() -> list[str]:
+    kept: list[Any] = []
+
+    def work(generation: int, phase: str) -> None:
+        if phase == "evaluate" and generation in (5, 8, 10, 13):
+            for _ in range(5):
+                KINDS["private mapping"](kept)
+
+    return follow(work, 30).summary()
+
+
+def test_a_few_steps_of_anonymous_memory_are_no_leak_even_for_a_while() -> None:
+    assert in_fork(a_few_steps) == ["verdict: healthy"]
+
+
 def test_of_two_leaks_each_is_found() -> None:
     leak, verdicts = in_fork(two_leaks)
     assert leak is not None
