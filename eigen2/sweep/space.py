@@ -21,7 +21,8 @@ def read_mapping(option: str, file: str) -> dict[Any, Any]:
     try:
         content = read_yaml(file)
     except (OSError, ValueError, yaml.YAMLError) as error:
-        raise UserError(f"{option} {file} cannot be read: {_short(error, 120)}; give a YAML file") from error
+        reason = (error.strerror if isinstance(error, OSError) else None) or _short(error, 120)
+        raise UserError(f"{option} {file} cannot be read: {reason}; give a YAML file") from error
     if not isinstance(content, dict) or not content:
         raise UserError(f"{option} {file} holds {_short(content)}; it must map keys to values")
     return content

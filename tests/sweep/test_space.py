@@ -74,6 +74,11 @@ def test_any_file_is_a_space_or_refused_in_one_line(tmp_path_factory: pytest.Tem
     assert all(len(to_text(value).splitlines()) < 2 for value in settings.values() if not isinstance(value, str))
 
 
+def test_a_folder_in_place_of_a_space_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="cannot be read: Is a directory; give a YAML file"):
+        read_space(str(tmp_path))
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

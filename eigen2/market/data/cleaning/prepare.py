@@ -156,6 +156,6 @@ def _check_out(out: Path, paths: Sequence[str | Path], overwrite: bool) -> Path:
     inputs = [path for path in paths if os.path.exists(path)]
     if os.path.exists(out) and any(os.path.samefile(path, one) for path in inputs for one in (out, out.parent)):
         raise UserError(f"OUT {str(out)!r} is also an input: name another file, the input stays as it is")
-    if out.exists() and not overwrite:
-        raise UserError(f"{str(out)!r} exists: name another file, or give --overwrite")
+    if (there := next((file for file in (out, changes_path(out)) if file.exists()), None)) and not overwrite:
+        raise UserError(f"{str(there)!r} exists: name another file, or give --overwrite")
     return out

@@ -91,9 +91,10 @@ def test_a_failure_leaves_everything_as_it_was(path: Path, out: Path) -> None:
     with pytest.raises(UserError, match=r"high_below_low.*S0001"):
         prepare([path], out, policy)
     assert names(out.parent) == ["dirty.csv"]
-    out.write_bytes(b"old")
-    with pytest.raises(UserError, match="--overwrite"):
-        prepare([path], out)
+    for file in (changes_path(out), out):
+        file.write_bytes(b"old")
+        with pytest.raises(UserError, match=rf"{file.name}' exists: .*--overwrite"):
+            prepare([path], out)
     with pytest.raises(UserError, match="1 rows are duplicate"):
         prepare([path], out, Policy(duplicate="fail"), overwrite=True)
     assert out.read_bytes() == b"old"
