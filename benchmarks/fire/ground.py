@@ -1,50 +1,84 @@
 """Champions of synthetic landscapes on the tiles of a real region that no fit has seen."""
 
-import json
 import os
-from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
+import torch
+from jaxtyping import UInt8
+from torch import nn
 
 from benchmarks.harness import Benchmark, Figures, Row, Settings, Task
 from benchmarks.pages import interval, table
-from benchmarks.runs import eigen2, fit
+from benchmarks.runs import fit
+from eigen2.dqn.collector import Actions
+from eigen2.dqn.datamodule import Policy
+from eigen2.dqn.losses import best_actions
 from eigen2.errors import UserError
+from eigen2.fire.datamodule import FuelBreakDataModule
+from eigen2.fire.landscapes.rasters import RegionFiles
+from eigen2.fire.networks import load_champion
 
 CONFIG = "configs/dqn_fuel_breaks.yaml"
 VARIABLE = "EIGEN2_GROUND"  # names the folder of the region's rasters
 LAYERS = {"elevation": "elevation.asc", "fuel": "fuels.asc"}
-WIND = {"wind_speed": 15, "wind_from": 270}
-TINY = ("trainer.max_epochs=1", "model.validate_every=1", "data.grid_size=8", "data.buffer_size=200", "data.warmup=50")
-OTHERS = "adaptive_downstream", "greedy", "local_search"
+TINY = ("trainer.max_epochs=1", "model.validate_every=1", "data.buffer_size=200", "data.warmup=50")
+BASELINES, CHAMPION = "baselines", "champion"
+OTHERS = "adaptive_downstream", "greedy"
 COLUMNS = {
     "minutes": "{minutes}",
     "seeds": "{seeds}",
     "tiles": "{tiles}",
     "cells a fire burns": "{burned:.0f}",
-    "champion": "{champion:.1f}",
+    CHAMPION: "{champion:.1f}",
     **{name: f"{{{name}:.1f}}" for name in OTHERS},
-    **{f"champion less {name}": f"{{less_{name}}}" for name in OTHERS[:2]},
+    **{f"champion less {name}": f"{{less_{name}}}" for name in OTHERS},
 }
 
 
 def measure(task: Task, settings: Settings, folder: Path) -> Row:
-    """Fit a seed on synthetic landscapes; return percent saved on the region's tiles, by minutes and policy."""
-    run, tiny = folder / str(task.seed), [f"--{word}" for word in settings["words"]]
-    seeds = {"seed_everything": task.seed, "data.landscape_seed": task.seed}
-    fit(run, CONFIG, seeds, ["--trainer.precision=32-true", *tiny])
-    region = {f"data.region.{layer}": _ground() / file for layer, file in LAYERS.items()}
-    region |= {f"data.{name}": value for name, value in WIND.items()}
-    scores: dict[str, Mapping[str, list[float]]] = {}
-    burned = {}
+    """Return percent saved on the region's tiles by the baselines, or by a fit of the seed on synthetic landscapes."""
+    network = None if task.case == BASELINES else fitted(task.seed, settings, folder)
+    scores: dict[str, dict[str, list[float]]] = {}
+    burned: dict[str, float] = {}
     for minutes in settings["minutes"]:
-        options = {**seeds, **region, "data.fire_simulation_max_duration": minutes, "ckpt_path": "best"}
-        options |= {"trainer.default_root_dir": run, "trainer.accelerator": "cpu", "num_threads": 1}
-        printed = eigen2("test", CONFIG, options, *tiny)
-        scores[str(minutes)] = json.loads((run / "test" / "scores.json").read_text())["scores"]
-        burned[str(minutes)] = int(printed.split("a fire burns ")[1].split(" cells")[0].replace(",", ""))
+        data = region_data(float(minutes), settings["tile"])
+        if network is None:
+            saved = {name: data.baseline(name, "test")[1] for name in OTHERS}
+            cells = [env.start * env.scenes[0].model.cells for env in data.held_out("test")]
+            burned[str(minutes)] = round(float(np.mean(cells)), 1)
+        else:
+            saved = {CHAMPION: data.play(policy(network, data), "test")}
+        scores[str(minutes)] = {name: [round(100 * float(each), 4) for each in part] for name, part in saved.items()}
     return {"scores": scores, "burned": burned}
+
+
+def fitted(seed: int, settings: Settings, folder: Path) -> nn.Module:
+    """Fit a seed on synthetic landscapes, and return its champion."""
+    run, words = folder / str(seed), ["--trainer.precision=32-true", *(f"--{word}" for word in settings["words"])]
+    fit(run, CONFIG, {"seed_everything": seed, "data.landscape_seed": seed}, words)
+    return load_champion(run / "checkpoints" / "best.ckpt")[0]
+
+
+def region_data(minutes: float, tile: int) -> FuelBreakDataModule:
+    """Return the data of a test on all tiles of the region, with fires of some minutes."""
+    region = RegionFiles(**{layer: str(_ground() / file) for layer, file in LAYERS.items()})
+    data = FuelBreakDataModule(
+        grid_size=tile, fire_simulation_max_duration=minutes, wind_speed=15.0, wind_from=270.0, region=region
+    )
+    data.build("test", torch.device("cpu"))
+    return data
+
+
+def policy(network: nn.Module, data: FuelBreakDataModule) -> Policy:
+    """Return the policy that takes the best allowed action by a network."""
+
+    @torch.inference_mode()
+    def act(observation: UInt8[np.ndarray, "batch ..."]) -> Actions:
+        seen = torch.from_numpy(observation)
+        return best_actions(network(seen).float(), data.codec.allowed(seen)).numpy()
+
+    return act
 
 
 def _ground() -> Path:
@@ -58,29 +92,27 @@ def _ground() -> Path:
 
 
 def tasks(settings: Settings) -> list[Task]:
-    """Return a task for each seed; raise UserError without rasters."""
+    """Return a task for the baselines, and one for each seed; raise UserError without rasters."""
     _ground()
-    return [Task("ground", seed) for seed in range(1, settings["seeds"] + 1)]
+    return [Task(BASELINES), *(Task(CHAMPION, seed) for seed in range(1, settings["seeds"] + 1))]
 
 
 def ground_table(figures: Figures) -> str:
     """Return what champions and baselines save on the tiles, and the differences with intervals over tiles."""
-    runs, lines = figures["runs"]["ground"], []
-    for minutes in runs[0]["scores"]:
-        scores = [run["scores"][minutes] for run in runs]
+    (others,), champions, lines = figures["runs"][BASELINES], figures["runs"][CHAMPION], []
+    for minutes, scores in others["scores"].items():
         # one number for each tile: champions of all seeds play the same ones
-        means = {name: np.mean([each[name] for each in scores], axis=0) for name in ("champion", *OTHERS)}
-        less = {f"less_{name}": interval(means["champion"] - means[name]) for name in OTHERS[:2]}
-        line = {"minutes": minutes, "seeds": len(runs), "tiles": len(means["champion"]), **less}
-        lines.append(
-            {**line, "burned": runs[0]["burned"][minutes], **{name: each.mean() for name, each in means.items()}}
-        )
+        champion = np.mean([run["scores"][minutes][CHAMPION] for run in champions], axis=0)
+        less = {f"less_{name}": interval(champion - scores[name]) for name in OTHERS}
+        means = {CHAMPION: champion.mean(), **{name: np.mean(scores[name]) for name in OTHERS}}
+        line = {"minutes": minutes, "seeds": len(champions), "tiles": len(champion), **less, **means}
+        lines.append({**line, "burned": others["burned"][minutes]})
     return table(COLUMNS, lines)
 
 
 BENCHMARK = Benchmark(
     measure,
     tasks,
-    {"seeds": 2, "minutes": [240, 960], "words": []},
-    {"seeds": 1, "minutes": [60], "words": [*TINY]},
+    {"seeds": 2, "minutes": [240, 960], "tile": 32, "words": []},
+    {"seeds": 1, "minutes": [60], "tile": 8, "words": [*TINY]},
 )
