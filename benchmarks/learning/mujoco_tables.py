@@ -52,12 +52,19 @@ def mujoco_table(figures: Figures) -> str:
     for env_id, published in PUBLISHED.items():
         means = {arm: interquartile(last_returns(tasks[env_id])[None]) for arm, tasks in runs.items()}
         parity = "{:,} to {:,}".format(*PARITY[env_id]) if env_id in PARITY else None
-        found = {arm: "{:,.0f} ({:,.0f} to {:,.0f})".format(*mean) for arm, mean in means.items()}
+        found = {arm: shown(mean, ",.0f", len(runs[arm][env_id])) for arm, mean in means.items()}
         lines.append({"task": env_id, "published": published, "parity": parity, "found": found})
     scores = {arm: interquartile(normalised(tasks)) for arm, tasks in runs.items()}
-    found = {arm: "{:.2f} ({:.2f} to {:.2f})".format(*score) for arm, score in scores.items()}
+    seeds = {arm: min(map(len, tasks.values())) for arm, tasks in runs.items()}
+    found = {arm: shown(score, ".2f", seeds[arm]) for arm, score in scores.items()}
     lines.append({"task": "all, of published TD3", "published": 1.0, "parity": None, "found": found})
     return f"{PICTURE}{table(columns, lines)}\n\n{parity_text(runs['TD3 alone'])}"
+
+
+def shown(interval: Interval, form: str, seeds: int) -> str:
+    """Return a mean with its interval; the mean alone of a single seed, which has none."""
+    mean, low, high = (format(value, form) for value in interval)
+    return f"{mean} ({low} to {high})" if seeds > 1 else mean
 
 
 def normalised(tasks: dict[str, list[Row]]) -> np.ndarray:
@@ -69,7 +76,7 @@ def parity_text(tasks: dict[str, list[Row]]) -> str:
     """Return whether TD3 alone has reached parity with published returns, once it has trained for as many steps."""
     steps = min(row["env_steps"][-1] for rows in tasks.values() for row in rows)
     seeds = min(len(rows) for rows in tasks.values())
-    measured = f"After {steps:,} environment steps, {seeds} seeds"
+    measured = f"After {steps:,} environment steps, {seeds} seed{'s' * (seeds > 1)}"
     if steps < PARITY_STEPS:
         return f"{measured}; parity is judged after {PARITY_STEPS:,}."
     means = {env_id: interquartile(last_returns(tasks[env_id])[None]).mean for env_id in PARITY}

@@ -135,12 +135,19 @@ def test_means_of_known_rows_are_those_of_the_middle_runs() -> None:
     )
 
 
+def test_a_single_seed_has_no_interval() -> None:
+    figures = {"runs": {f"TD3 alone: {task}": rows[1:2] for task, rows in runs(KNOWN).items()}}
+    lines = mujoco_tables.mujoco_table(figures).splitlines()
+    assert lines[4].endswith("| 9,700 |")
+    assert lines[7].endswith("| 0.62 |")  # the mean of 9,700 / 10,201, 3,200 / 3,472 and 0: a quarter is no run
+
+
 def test_parity_needs_two_tasks_and_all_steps() -> None:
     low = runs({**KNOWN, "Hopper-v5": [3_000.0] * 5})
     assert mujoco_tables.parity_text(low).endswith("1 of 3 tasks, no parity.")
     low["Walker2d-v5"] = [run(0, 1.0, 2.0, every=150_000)]
     assert (
-        mujoco_tables.parity_text(low) == "After 300,000 environment steps, 1 seeds; parity is judged after 1,000,000."
+        mujoco_tables.parity_text(low) == "After 300,000 environment steps, 1 seed; parity is judged after 1,000,000."
     )
 
 
