@@ -40,7 +40,7 @@ from eigen2.runtime.provenance import describe_run, processor
 ROOT = Path(__file__).parents[1]
 FIGURES = ROOT / "docs" / "figures"
 MB = 1e6
-UNUSED = ("threads", "seeds", "few")  # settings that no row depends on: they choose how and how many are measured
+UNUSED = ("threads", "seeds", "few", "arms")  # settings that choose how, which and how many rows are measured
 
 MODULES = {  # names of benchmarks by the module that defines them in `BENCHMARKS`
     "speed.bench": ("bench", "limit"),

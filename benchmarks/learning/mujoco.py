@@ -15,6 +15,7 @@ from jsonargparse import ArgumentParser
 from benchmarks.harness import ROOT, Benchmark, Row, Settings, Task, train
 from eigen2.control.datamodule import ControlDataModule
 from eigen2.erl.module import ERLModule
+from eigen2.errors import UserError
 from eigen2.runtime.yaml_files import read_yaml
 
 Changes = Mapping[str, Any]
@@ -114,8 +115,13 @@ def measure(arms: Mapping[str, Arm], task: Task, settings: Settings, folder: Pat
 def benchmark(
     env_ids: Sequence[str], arms: Mapping[str, Arm], steps: int, every: int, episodes: int, seeds: int
 ) -> Benchmark:
-    """Return the benchmark of all arms on all tasks, seed by seed, so that figures of few seeds come first."""
-    cases = [f"{arm}: {env_id}" for env_id in env_ids for arm in arms]
+    """Return the benchmark of arms on all tasks, seed by seed, so that figures of few seeds come first."""
+
+    def tasks(settings: Settings) -> list[Task]:
+        if unknown := [arm for arm in settings["arms"] if arm not in arms]:
+            raise UserError(f"--arms {unknown[0]!r}: no such arm; choose from {', '.join(arms)}")
+        cases = [f"{arm}: {env_id}" for env_id in env_ids for arm in settings["arms"]]
+        return [Task(case, seed) for seed in range(1, settings["seeds"] + 1) for case in cases]
 
     def key(task: Task, settings: Settings) -> object:
         config, changes = arms[task.case.split(": ")[0]]
@@ -123,8 +129,8 @@ def benchmark(
 
     return Benchmark(
         partial(measure, arms),
-        lambda settings: [Task(case, seed) for seed in range(1, settings["seeds"] + 1) for case in cases],
-        {"steps": steps, "every": every, "episodes": episodes, "seeds": seeds, "compile": True},
+        tasks,
+        {"steps": steps, "every": every, "episodes": episodes, "seeds": seeds, "arms": [*arms], "compile": True},
         {"steps": 2000, "every": 1000, "episodes": 1, "seeds": 1, "compile": False},
         key=key,
     )

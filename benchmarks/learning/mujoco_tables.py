@@ -90,7 +90,8 @@ def swimmer_table(figures: Figures) -> str:
     columns = {"": "{arm}", "seed": "{seed}", "champion's validation fitness at the end": "{champion}"}
     columns |= {"environment steps": "{env_steps:,.0f}", f"{GOAL:.0f} reached after": "{reached:,.0f}"}
     lines = []
-    for case in dict.fromkeys(task.case for task in BENCHMARKS["swimmer"].tasks({"seeds": 1})):
+    benchmark = BENCHMARKS["swimmer"]
+    for case in dict.fromkeys(task.case for task in benchmark.tasks(benchmark.settings)):
         arm, _ = case.split(": ")
         missing = {"arm": arm, "seed": None, "champion": "not measured yet", "env_steps": None, "reached": None}
         rows = figures["runs"].get(case, [])

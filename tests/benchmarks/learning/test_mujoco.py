@@ -13,6 +13,7 @@ from benchmarks.learning import mujoco, mujoco_tables
 from benchmarks.learning.mujoco import ALONE, BENCHMARKS, LEARNER, make
 from eigen2.control.datamodule import ControlDataModule
 from eigen2.erl.module import ERLModule
+from eigen2.errors import UserError
 
 SMALL = {
     "data.env_id": "Pendulum-v1",
@@ -101,9 +102,18 @@ def test_arms_differ_in_nothing_but_what_they_say() -> None:
 
 def test_rows_of_another_configuration_are_refused() -> None:
     benchmark = BENCHMARKS["mujoco"]
-    first, *rest = (benchmark.key(task, {}) for task in benchmark.tasks({"seeds": 1}))
+    first, *rest = (benchmark.key(task, {}) for task in benchmark.tasks({**benchmark.settings, "seeds": 1}))
     assert first == rest[2]  # the same arm on another task
     assert first not in rest[:2]
+
+
+def test_arms_can_be_chosen() -> None:
+    benchmark = BENCHMARKS["mujoco"]
+    tasks = benchmark.tasks({**benchmark.settings, "seeds": 2, "arms": ["shared"]})
+    assert {task.case.split(": ")[0] for task in tasks} == {"shared"}
+    assert len(tasks) == 6
+    with pytest.raises(UserError, match="--arms 'TD4': no such arm; choose from TD3 alone, ERL, shared"):
+        benchmark.tasks({**benchmark.settings, "arms": ["TD4"]})
 
 
 def run(seed: int, *returns: float, every: int = 500_000) -> dict[str, Any]:
