@@ -29,7 +29,6 @@ COLUMNS = {
     "minutes": "{minutes}",
     "seeds": "{seeds}",
     "tiles": "{tiles}",
-    "cells a fire burns": "{burned:.0f}",
     CHAMPION: "{champion:.1f}",
     **{name: f"{{{name}:.1f}}" for name in OTHERS},
     **{f"champion less {name}": f"{{less_{name}}}" for name in OTHERS},
@@ -40,17 +39,14 @@ def measure(task: Task, settings: Settings, folder: Path) -> Row:
     """Return percent saved on the region's tiles by the baselines, or by a fit of the seed on synthetic landscapes."""
     network = None if task.case == BASELINES else fitted(task.seed, settings, folder)
     scores: dict[str, dict[str, list[float]]] = {}
-    burned: dict[str, float] = {}
     for minutes in settings["minutes"]:
         data = region_data(float(minutes), settings["tile"])
         if network is None:
             saved = {name: data.baseline(name, "test")[1] for name in OTHERS}
-            cells = [env.start * env.scenes[0].model.cells for env in data.held_out("test")]
-            burned[str(minutes)] = round(float(np.mean(cells)), 1)
         else:
             saved = {CHAMPION: data.play(policy(network, data), "test")}
         scores[str(minutes)] = {name: [round(100 * float(each), 4) for each in part] for name, part in saved.items()}
-    return {"scores": scores, "burned": burned}
+    return {"scores": scores}
 
 
 def fitted(seed: int, settings: Settings, folder: Path) -> nn.Module:
@@ -105,8 +101,7 @@ def ground_table(figures: Figures) -> str:
         champion = np.mean([run["scores"][minutes][CHAMPION] for run in champions], axis=0)
         less = {f"less_{name}": interval(champion - scores[name]) for name in OTHERS}
         means = {CHAMPION: champion.mean(), **{name: np.mean(scores[name]) for name in OTHERS}}
-        line = {"minutes": minutes, "seeds": len(champions), "tiles": len(champion), **less, **means}
-        lines.append({**line, "burned": others["burned"][minutes]})
+        lines.append({"minutes": minutes, "seeds": len(champions), "tiles": len(champion), **less, **means})
     return table(COLUMNS, lines)
 
 

@@ -236,13 +236,15 @@ class MarketDataModule(RolloutDataModule):
         self.val_env = make_environment(prices, rules, agents + 1, validation, device, self.account, self.capacity)
 
     def needed_bytes(self, agents: int) -> dict[str, int]:
-        """Return the bytes of the encoder and of both environments."""
+        """Return the bytes of the encoder and of both environments, and of mapped prices, which all are read."""
         days, columns = self.panel.splits.holdout.start, self.investable_columns
         windows = self.windows_per_generation + self.exploration_windows
         sizes = (agents, windows), (agents + 1, len(self.validation_starts()))
         markets = [needed_bytes(self.rules, days, len(columns), *size) for size in sizes]
         encoder = ENCODERS[self.encoding].needed_bytes(self.panel, columns, self.context_days)
-        return {"encoder": encoder, "outcomes": 2 * days * len(columns), "environments": sum(markets)}
+        mapped = 0 if self.panel.folder is None else self.panel.prices.nbytes  # else they lie in the process already
+        environments = {"outcomes": 2 * days * len(columns), "environments": sum(markets)}
+        return {"encoder": encoder, "prices": mapped, **environments}
 
     def network_inputs(self, observation: Observation) -> Inputs:
         """Return the encoded market and portfolio, see `MarketEncoder`."""

@@ -459,6 +459,14 @@ def test_investable_columns_are_those_of_the_environments(
     needed = data.needed_bytes(AGENTS)
     assert needed["encoder"] == data.encoder.nbytes
     assert needed["environments"] == data.eval_env.nbytes + data.val_env.nbytes
+    assert needed["prices"] == 4 * data.panel.prices.size  # mapped from a file
+
+
+def test_prices_in_memory_are_no_longer_needed(tmp_path: Path) -> None:
+    data = small()
+    data.setup("fit")
+    assert data.panel.folder is None
+    assert data.needed_bytes(AGENTS)["prices"] == 0
 
 
 def test_a_universe_that_does_not_fit_is_refused_at_setup() -> None:
