@@ -242,9 +242,8 @@ class MarketDataModule(RolloutDataModule):
         sizes = (agents, windows), (agents + 1, len(self.validation_starts()))
         markets = [needed_bytes(self.rules, days, len(columns), *size) for size in sizes]
         encoder = ENCODERS[self.encoding].needed_bytes(self.panel, columns, self.context_days)
-        mapped = 0 if self.panel.folder is None else self.panel.prices.nbytes  # else they lie in the process already
-        environments = {"outcomes": 2 * days * len(columns), "environments": sum(markets)}
-        return {"encoder": encoder, "prices": mapped, **environments}
+        prices = 0 if self.panel.folder is None else self.panel.prices.nbytes
+        return {"encoder": encoder, "prices": prices, "outcomes": 2 * days * len(columns), "environments": sum(markets)}
 
     def network_inputs(self, observation: Observation) -> Inputs:
         """Return the encoded market and portfolio, see `MarketEncoder`."""
@@ -326,8 +325,7 @@ class MarketDataModule(RolloutDataModule):
         trainer = self.trainer
         if trainer is None or not trainer.is_global_zero or trainer.fast_dev_run:  # type: ignore[attr-defined]
             return
-        folder = Folder(trainer.default_root_dir) / "champion"
-        record = self.val_env.record
+        folder, record = Folder(trainer.default_root_dir) / "champion", self.val_env.record
         write_champion(record.equity(self.panel.dates), self._trades(record.trades()), generation, folder)
 
     def _trades(self, closed: pd.DataFrame) -> pd.DataFrame | None:
