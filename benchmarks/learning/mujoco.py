@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
 from jsonargparse import ArgumentParser
 
 from benchmarks.harness import ROOT, Benchmark, Row, Settings, Task, train
@@ -100,6 +101,7 @@ def make(arm: Arm, changes: Changes) -> tuple[MatchedERL, ControlDataModule]:
 
 def measure(arms: Mapping[str, Arm], task: Task, settings: Settings, folder: Path) -> Row:
     """Train an arm with a seed; return its learning curve, gradient steps and seconds."""
+    torch.set_float32_matmul_precision(settings["matmul_precision"])
     arm, env_id = task.case.split(": ")
     test = {"model.validate_every": 1, "data.validation_windows": settings["episodes"]}
     test["model.compile"] = settings["compile"]
@@ -130,7 +132,10 @@ def benchmark(
     return Benchmark(
         partial(measure, arms),
         tasks,
-        {"steps": steps, "every": every, "episodes": episodes, "seeds": seeds, "arms": [*arms], "compile": True},
+        {
+            **{"steps": steps, "every": every, "episodes": episodes, "seeds": seeds, "arms": [*arms]},
+            **{"compile": True, "matmul_precision": "medium"},  # products in bfloat16 where the processor has it
+        },
         {"steps": 2000, "every": 1000, "episodes": 1, "seeds": 1, "compile": False},
         key=key,
     )
