@@ -102,10 +102,11 @@ class EigenCLI(LightningCLI):
         """Keep the configuration, which Lightning would override with the checkpoint's hyperparameters."""
 
     def before_instantiate_classes(self) -> None:
-        """Set the number of threads before any computation, and refuse an invalid budget."""
+        """Set threads and precision of products before any computation, and refuse an invalid budget."""
         threads = int(self._get(self.config, "num_threads"))
         require_range("num_threads", threads, least=1, most=MOST_THREADS)
         torch.set_num_threads(threads)
+        torch.set_float32_matmul_precision(self._get(self.config, "matmul_precision"))
         if self.subcommand == "fit" and threads > 1:
             warn_of_busy_cores(threads)
         try:
@@ -212,7 +213,7 @@ def warn_of_busy_cores(threads: int) -> None:
 
 
 def add_run_arguments(parser: LightningArgumentParser) -> None:
-    """Add workload, threads, report, memory budget and stop conditions."""
+    """Add workload, threads, precision of products, report, memory budget and stop conditions."""
     parser.add_argument(
         "--workload",
         type=Literal[tuple(WORKLOADS)],
@@ -222,6 +223,13 @@ def add_run_arguments(parser: LightningArgumentParser) -> None:
     )
     threads = "CPU threads of torch (1 or more). Results are bit-identical only for the same number."
     parser.add_argument("--num_threads", type=int, default=1, help=threads)
+    precision = (
+        "What torch.set_float32_matmul_precision is given. With medium, processors with AMX round the factors of "
+        "float32 products to bfloat16 and GPUs to TensorFloat32, which is faster for layers of 128 and more; sums and "
+        "weights stay float32. A device that has neither computes as with highest."
+    )
+    levels = Literal["highest", "high", "medium"]
+    parser.add_argument("--matmul_precision", type=levels, default="highest", help=precision)
     report = "Write report.html into the run's folder after fit and test."
     parser.add_argument("--report", type=bool, default=True, help=report)
     parser.add_lightning_class_args(MemoryBudget, "budget")

@@ -11,7 +11,10 @@ from eigen2.runtime.provenance import describe_changes
 log = logging.getLogger(__name__)
 
 # settings, and groups of them, that may change between a checkpoint and its resume
-FREE = ("model.actor_lr", "model.critic_lr", "model.learning_rate", "num_threads", "trainer.precision", "data.account")
+FREE = (
+    *("model.actor_lr", "model.critic_lr", "model.learning_rate", "data.account"),
+    *("num_threads", "matmul_precision", "trainer.precision"),
+)
 # parts of a checkpoint that `validate`, `test`, `predict` and `export` need, and what they hold
 REQUIRED = {"data_used": "which data its fit used", "inference": "how its networks see the data"}
 

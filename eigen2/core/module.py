@@ -99,7 +99,7 @@ class GenerationModule(LightningModule, ABC, Generic[Data]):
         return {
             "workload": self.data.workload,
             "seed_everything": self.seed,
-            "num_threads": torch.get_num_threads(),
+            **torch_settings(),
             "trainer": trainer,
             "model": self.model_config(),
             "data": self.data.config(),
@@ -170,7 +170,7 @@ class GenerationModule(LightningModule, ABC, Generic[Data]):
 
     def settings(self) -> dict[str, Any]:
         """Return everything that determines results, as plain values by full key, except the seed."""
-        run = {"num_threads": torch.get_num_threads(), "trainer": {"precision": str(self.trainer.precision)}}
+        run = {**torch_settings(), "trainer": {"precision": str(self.trainer.precision)}}
         return flatten({"model": self.model_settings(), "data": self.data.settings(), **run})
 
     def on_train_start(self) -> None:
@@ -238,3 +238,8 @@ class GenerationModule(LightningModule, ABC, Generic[Data]):
             log_data_differences(saved["settings"], self.settings(), "tested" if self.trainer.testing else "validated")
         self.seed, self.generations_run = int(saved["seed"]), max(self.generations_run, int(saved["generations"]))
         self.restore_state(saved)
+
+
+def torch_settings() -> dict[str, Any]:
+    """Return the settings of torch that results depend on, by the names of their options."""
+    return {"num_threads": torch.get_num_threads(), "matmul_precision": torch.get_float32_matmul_precision()}

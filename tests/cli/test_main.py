@@ -69,6 +69,7 @@ def refusal(capsys: pytest.CaptureFixture[str], *options: object, command: str =
         ("mine.yaml", "mine.yaml belongs to no option: did you mean --config mine.yaml?"),
         ("--seed_everything -1", "seed_everything is -1; it must be at least 0"),
         ("--num_threads 0", "num_threads is 0; it must be at least 1"),
+        ("--matmul_precision low", "matmul_precision is low; it must be highest or high or medium"),
     ],
 )
 def test_bad_input_is_one_line(options: str, message: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -38,9 +38,11 @@ def test_another_market_is_refused_and_nothing_is_lost_but_a_learning_rate_and_l
     assert "data.context_days 20, now 19; data.prices " in line
     assert "; model.population_size 4, now 5; resume with" in line
     assert {path: path.read_bytes() for path in before} == before
-    done = run(tmp_path, "--trainer.max_epochs=2", "--model.actor_lr=0.01")
+    done = run(tmp_path, "--trainer.max_epochs=2", "--model.actor_lr=0.01", "--matmul_precision=medium")
     assert done.returncode == 0, done.stderr
-    assert "resumed with other settings: model.actor_lr 0.0003, now 0.01" in done.stderr
+    said = "resumed with other settings: matmul_precision highest, now medium; model.actor_lr 0.0003, now 0.01"
+    assert said in done.stderr
     checkpoint = torch.load(tmp_path / "checkpoints" / "last.ckpt", weights_only=True)
     assert [group["lr"] for group in checkpoint["optimizer_states"][0]["param_groups"]] == [0.01, 0.0003]
+    assert checkpoint["eigen2"]["config"]["matmul_precision"] == "medium"  # as torch said
     assert checkpoint["epoch"] == 1
