@@ -40,7 +40,7 @@ from eigen2.runtime.provenance import describe_run, processor
 ROOT = Path(__file__).parents[1]
 FIGURES = ROOT / "docs" / "figures"
 MB = 1e6
-UNUSED = ("threads", "seeds", "few", "arms")  # settings that choose how, which and how many rows are measured
+UNUSED = ("threads", "seeds", "few", "arms", "tasks")  # settings that choose how, which and how many rows are measured
 
 MODULES = {  # names of benchmarks by the module that defines them in `BENCHMARKS`
     "speed.bench": ("bench", "limit"),
@@ -52,7 +52,7 @@ MODULES = {  # names of benchmarks by the module that defines them in `BENCHMARK
     "learning.planted": ("planted", "halves", "ablations", "trunks", "trunk-variants", "heads"),
     "learning.power": ("weak", "power-rules", "power"),
     "learning.control": ("control", "control-td3"),
-    "learning.mujoco": ("mujoco", "swimmer"),
+    "learning.mujoco": ("mujoco", "parity", "swimmer"),
     "fire.agents": ("fire", "fire-optimum", "fire-neighbours", "fire-place", "fire-ground"),
     "learning.study": ("study",),
     "learning.survival": ("survival",),

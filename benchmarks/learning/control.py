@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks.harness import Benchmark, Figures, Row, Settings, Task, rows_by_case, train
-from benchmarks.learning.mujoco_tables import draw, mujoco_table, swimmer_table
+from benchmarks.learning.mujoco_tables import draw, mujoco_table, parity_table, swimmer_table
 from benchmarks.pages import Block, Page, machines, spread, table
 from benchmarks.speed.timing import median_seconds
 from eigen2.control.datamodule import ControlDataModule
@@ -235,11 +235,13 @@ PAGE = Page(
     {
         "mujoco": Block(mujoco_table, ("mujoco",)),
         "mujoco_machine": Block(partial(machines, ["MuJoCo"]), ("mujoco",)),
+        "parity": Block(parity_table, ("parity",)),
+        "parity_machine": Block(partial(machines, ["TD3"]), ("parity",)),
         "swimmer": Block(swimmer_table, ("swimmer",)),
         "swimmer_machine": Block(partial(machines, ["Swimmer"]), ("swimmer",)),
         "pendulum": Block(duel_table, ("control",)),
         "td3": Block(duel_table, ("control-td3",)),
         "parts": Block(parts_table, ("control-td3",)),
     },
-    {"images/control-mujoco.png": Block(draw, ("mujoco",))},
+    {f"images/control-{name}.png": Block(draw, (name,)) for name in ("mujoco", "parity")},
 )

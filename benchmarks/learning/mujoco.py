@@ -120,9 +120,10 @@ def benchmark(
     """Return the benchmark of arms on all tasks, seed by seed, so that figures of few seeds come first."""
 
     def tasks(settings: Settings) -> list[Task]:
-        if unknown := [arm for arm in settings["arms"] if arm not in arms]:
-            raise UserError(f"--arms {unknown[0]!r}: no such arm; choose from {', '.join(arms)}")
-        cases = [f"{arm}: {env_id}" for env_id in env_ids for arm in settings["arms"]]
+        for option, known in (("arms", arms), ("tasks", env_ids)):
+            if unknown := [name for name in settings[option] if name not in known]:
+                raise UserError(f"--{option} {unknown[0]!r}: there is none; choose from {', '.join(known)}")
+        cases = [f"{arm}: {env_id}" for env_id in settings["tasks"] for arm in settings["arms"]]
         return [Task(case, seed) for seed in range(1, settings["seeds"] + 1) for case in cases]
 
     def key(task: Task, settings: Settings) -> object:
@@ -133,7 +134,8 @@ def benchmark(
         partial(measure, arms),
         tasks,
         {
-            **{"steps": steps, "every": every, "episodes": episodes, "seeds": seeds, "arms": [*arms]},
+            **{"steps": steps, "every": every, "episodes": episodes},
+            **{"seeds": seeds, "arms": [*arms], "tasks": [*env_ids]},
             **{"compile": True, "matmul_precision": "medium"},  # products in bfloat16 where the processor has it
         },
         {"steps": 2000, "every": 1000, "episodes": 1, "seeds": 1, "compile": False},
@@ -141,15 +143,19 @@ def benchmark(
     )
 
 
+LOCOMOTION = "HalfCheetah-v5", "Hopper-v5", "Walker2d-v5"
+TD3_ALONE: Arm = (LEARNER, ALONE)
+
 BENCHMARKS = {
     "mujoco": benchmark(
-        ("HalfCheetah-v5", "Hopper-v5", "Walker2d-v5"),
-        {"TD3 alone": (LEARNER, ALONE), "ERL": (LEARNER, {}), "shared": (LEARNER, {"model.representation": "shared"})},
+        LOCOMOTION,
+        {"TD3 alone": TD3_ALONE, "ERL": (LEARNER, {}), "shared": (LEARNER, {"model.representation": "shared"})},
         steps=300_000,
         every=10_000,
         episodes=10,
         seeds=3,
     ),
+    "parity": benchmark(LOCOMOTION, {"TD3 alone": TD3_ALONE}, steps=1_000_000, every=20_000, episodes=10, seeds=1),
     "swimmer": benchmark(
         ("Swimmer-v5",),
         {

@@ -9,17 +9,17 @@ from matplotlib.figure import Figure
 from benchmarks.harness import Figures, Row
 from benchmarks.learning.intervals import interquartile_over_seeds
 from benchmarks.learning.mujoco import BENCHMARKS
-from benchmarks.pages import table
+from benchmarks.pages import spread, table
 from eigen2.market.evaluation.intervals import Interval
 
 PUBLISHED = {"HalfCheetah-v5": 10_201.0, "Hopper-v5": 3_472.0, "Walker2d-v5": 3_982.0}
 """Returns of TD3 after a million steps on older versions of the tasks: tianshou f240205, ten seeds."""
 PARITY = {"HalfCheetah-v5": (9_600, 10_200), "Hopper-v5": (3_100, 3_600), "Walker2d-v5": (3_900, 4_700)}
 """Where the published returns of five implementations of TD3 lie."""
-PARITY_STEPS, PARITY_TASKS = 1_000_000, 2  # steps after which TD3 alone is compared with them, and tasks that suffice
+PARITY_TASKS = 2  # tasks that suffice
 GOAL = 300.0  # validation fitness on Swimmer
 DRAWS = 1000  # bootstrap samples of a point of the picture
-PICTURE = "![Returns over environment steps](images/control-mujoco.png)\n\n"
+PICTURE = "![Returns over environment steps](images/control-{}.png)\n\n"
 
 Runs = dict[str, dict[str, list[Row]]]
 
@@ -46,19 +46,41 @@ def interquartile(values: np.ndarray) -> Interval:
 def mujoco_table(figures: Figures) -> str:
     """Return interquartile means of the last returns of every task, and of all in units of published ones."""
     runs = by_arm(figures)
-    columns = {"": "{task}", "published TD3": "{published:,.0f}", "parity": "{parity}"}
-    columns |= {arm: f"{{found[{arm}]}}" for arm in runs}
-    lines = []
-    for env_id, published in PUBLISHED.items():
-        means = {arm: interquartile(last_returns(tasks[env_id])[None]) for arm, tasks in runs.items()}
-        parity = "{:,} to {:,}".format(*PARITY[env_id]) if env_id in PARITY else None
-        found = {arm: shown(mean, ",.0f", len(runs[arm][env_id])) for arm, mean in means.items()}
-        lines.append({"task": env_id, "published": published, "parity": parity, "found": found})
-    scores = {arm: interquartile(normalised(tasks)) for arm, tasks in runs.items()}
+    columns = {"": "{task}", **{arm: f"{{found[{arm}]}}" for arm in runs}}
     seeds = {arm: min(map(len, tasks.values())) for arm, tasks in runs.items()}
-    found = {arm: shown(score, ".2f", seeds[arm]) for arm, score in scores.items()}
-    lines.append({"task": "all, of published TD3", "published": 1.0, "parity": None, "found": found})
-    return f"{PICTURE}{table(columns, lines)}\n\n{parity_text(runs['TD3 alone'])}"
+    lines = []
+    for env_id in next(iter(runs.values())):
+        means = {arm: interquartile(last_returns(tasks[env_id])[None]) for arm, tasks in runs.items()}
+        lines.append({"task": env_id, "found": {arm: shown(mean, ",.0f", seeds[arm]) for arm, mean in means.items()}})
+    scores = {arm: shown(interquartile(normalised(tasks)), ".2f", seeds[arm]) for arm, tasks in runs.items()}
+    lines.append({"task": "all, of published TD3 after a million steps", "found": scores})
+    return f"{PICTURE.format('mujoco')}{table(columns, lines)}\n\n{amount_text(figures)}."
+
+
+def parity_table(figures: Figures) -> str:
+    """Return TD3's last return on every task beside the published ones, and whether it is on a par with them."""
+    columns = {"": "{task}", "eigen2's TD3": "{found}", "each seed": "{each}"}
+    columns |= {"published, ten seeds": "{published:,.0f}", "of five implementations": "{parity}"}
+    (tasks,) = by_arm(figures).values()
+    lines, within = [], 0
+    for env_id, rows in tasks.items():
+        returns, (low, high) = last_returns(rows), PARITY[env_id]
+        mean = interquartile(returns[None])
+        within += low <= mean.mean <= high
+        found = {"found": shown(mean, ",.0f", len(rows)), "each": spread(returns.tolist(), ",.0f")}
+        lines.append(
+            {"task": env_id, **found, "published": PUBLISHED[env_id], "parity": f"{low:,} to {high:,}"},
+        )
+    verdict = "parity" if within >= PARITY_TASKS else "no parity"
+    text = f"{amount_text(figures)}: within the interval on {within} of {len(tasks)} tasks, {verdict}."
+    return f"{PICTURE.format('parity')}{table(columns, lines)}\n\n{text}"
+
+
+def amount_text(figures: Figures) -> str:
+    """Return after how many environment steps figures were measured, and with how many seeds."""
+    steps = min(row["env_steps"][-1] for rows in figures["runs"].values() for row in rows)
+    seeds = min(len(rows) for rows in figures["runs"].values())
+    return f"After {steps:,} environment steps, {seeds} seed{'s' * (seeds > 1)}"
 
 
 def shown(interval: Interval, form: str, seeds: int) -> str:
@@ -69,20 +91,7 @@ def shown(interval: Interval, form: str, seeds: int) -> str:
 
 def normalised(tasks: dict[str, list[Row]]) -> np.ndarray:
     """Return the last returns of an arm in units of the published ones, (tasks, seeds)."""
-    return np.array([last_returns(tasks[env_id]) / published for env_id, published in PUBLISHED.items()])
-
-
-def parity_text(tasks: dict[str, list[Row]]) -> str:
-    """Return whether TD3 alone has reached parity with published returns, once it has trained for as many steps."""
-    steps = min(row["env_steps"][-1] for rows in tasks.values() for row in rows)
-    seeds = min(len(rows) for rows in tasks.values())
-    measured = f"After {steps:,} environment steps, {seeds} seed{'s' * (seeds > 1)}"
-    if steps < PARITY_STEPS:
-        return f"{measured}; parity is judged after {PARITY_STEPS:,}."
-    means = {env_id: interquartile(last_returns(tasks[env_id])[None]).mean for env_id in PARITY}
-    within = [env_id for env_id, (low, high) in PARITY.items() if low <= means[env_id] <= high]
-    verdict = "parity" if len(within) >= PARITY_TASKS else "no parity"
-    return f"{measured}: TD3 alone lies in the interval of {len(within)} of {len(PARITY)} tasks, {verdict}."
+    return np.array([last_returns(rows) / PUBLISHED[env_id] for env_id, rows in tasks.items()])
 
 
 def swimmer_table(figures: Figures) -> str:
@@ -108,17 +117,19 @@ def summary(row: Row) -> Row:
 
 def draw(path: Path, figures: Figures) -> None:
     """Draw the interquartile mean of every arm over environment steps with its interval, a panel for each task."""
+    runs = by_arm(figures)
+    env_ids = [*next(iter(runs.values()))]
     figure = Figure(figsize=(9, 3.5), facecolor="white", layout="constrained")
     FigureCanvasAgg(figure)
-    axes = figure.subplots(1, 3)
-    for axis, (env_id, published) in zip(axes, PUBLISHED.items(), strict=True):
-        for arm, tasks in by_arm(figures).items():
+    (axes,) = figure.subplots(1, len(env_ids), squeeze=False)
+    for axis, env_id in zip(axes, env_ids, strict=True):
+        for arm, tasks in runs.items():
             steps, curves = aligned(tasks[env_id])
             generator = np.random.default_rng(0)
             means = np.array([interquartile_over_seeds(values[None], generator, DRAWS) for values in curves.T])
             (line,) = axis.plot(steps, means[:, 0], label=arm)
             axis.fill_between(steps, means[:, 1], means[:, 2], color=line.get_color(), alpha=0.2, linewidth=0)
-        axis.axhline(published, linestyle="--", color="#AAAAAA", label="published TD3 after a million steps")
+        axis.axhline(PUBLISHED[env_id], linestyle="--", color="#AAAAAA", label="published TD3 after a million steps")
         axis.set(title=env_id, xlabel="environment steps", ylabel="return")
         axis.grid(visible=True, color="#DDDDDD")
     figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=4, frameon=False)
