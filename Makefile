@@ -49,7 +49,7 @@ memory: $(INSTALLED)  ## measure and write the figures of docs/memory.md; run so
 	$(VENV)/bin/python -m benchmarks.pages memory
 
 bench-control: $(INSTALLED)  ## compare DDPG on Pendulum and TD3 on HalfCheetah with Stable-Baselines3's; an hour, on an idle machine
-	$(MEASURE) control control-td3 --out docs/figures
+	$(MEASURE) control control-td3 control-td3-medium --out docs/figures
 	$(VENV)/bin/python -m benchmarks.pages control
 
 bench-swimmer: $(INSTALLED)  ## compare ERL with TD3 and DDPG alone on Swimmer, five seeds; a day on two cores

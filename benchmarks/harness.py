@@ -51,7 +51,7 @@ MODULES = {  # names of benchmarks by the module that defines them in `BENCHMARK
     "memory.soak": ("soak", "soak-fire"),
     "learning.planted": ("planted", "halves", "ablations", "trunks", "trunk-variants", "heads"),
     "learning.power": ("weak", "power-rules", "power"),
-    "learning.control": ("control", "control-td3"),
+    "learning.control": ("control", "control-td3", "control-td3-medium"),
     "learning.mujoco": ("mujoco", "parity", "swimmer"),
     "fire.agents": ("fire", "fire-optimum", "fire-neighbours", "fire-place", "fire-ground"),
     "learning.study": ("study",),

@@ -6,7 +6,7 @@ training; after the second half both are tested in the same episodes without noi
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from statistics import fmean, median
@@ -47,12 +47,15 @@ class Duel:
     replay: int = 200_000
     test_episodes: int = 100
     compile: bool = False
+    matmul_precision: str = "highest"  # of float32 products, for both
 
 
 PENDULUM = Duel("Pendulum-v1", 200, "DDPG", (400, 300), gamma=0.98)
 """Settings of the RL Baselines3 Zoo for DDPG on Pendulum-v1."""
 HALFCHEETAH = Duel("HalfCheetah-v5", 1000, "TD3", (256, 256), gamma=0.99, test_episodes=10, compile=True)
 """Those for TD3 on HalfCheetah, with smaller networks."""
+ROUNDED = replace(HALFCHEETAH, matmul_precision="medium")
+"""The same with factors of products rounded to bfloat16, where the processor multiplies these faster."""
 SIDE = 256  # rows and columns of the matrices whose product measures the machine's rate: a hidden layer on a batch
 
 
@@ -178,6 +181,7 @@ def side_tasks(settings: Settings) -> list[Task]:
 
 def fit_side(task: Task, settings: Settings, folder: Path, duel: Duel) -> Row:
     """Train one side with one seed."""
+    torch.set_float32_matmul_precision(duel.matmul_precision)
     return {**SIDES[task.case](duel, task.seed, settings["steps"], folder), "steps": settings["steps"]}
 
 
@@ -230,6 +234,7 @@ def against_sb3(duel: Duel, steps: int, seeds: int, smallest: int) -> Benchmark:
 BENCHMARKS = {
     "control": against_sb3(PENDULUM, steps=20_000, seeds=5, smallest=800),
     "control-td3": against_sb3(HALFCHEETAH, steps=40_000, seeds=3, smallest=4_000),
+    "control-td3-medium": against_sb3(ROUNDED, steps=40_000, seeds=3, smallest=4_000),
 }
 PAGE = Page(
     {
@@ -242,6 +247,8 @@ PAGE = Page(
         "pendulum": Block(duel_table, ("control",)),
         "td3": Block(duel_table, ("control-td3",)),
         "parts": Block(parts_table, ("control-td3",)),
+        "td3_medium": Block(duel_table, ("control-td3-medium",)),
+        "parts_medium": Block(parts_table, ("control-td3-medium",)),
     },
     {f"images/control-{name}.png": Block(draw, (name,)) for name in ("mujoco", "parity")},
 )

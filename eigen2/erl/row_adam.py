@@ -42,7 +42,7 @@ class RowAdam(Adam):
         if not state:
             state["step"] = torch.zeros((), device=rows.device)
             state["exp_avg"], state["exp_avg_sq"] = torch.zeros_like(rows), torch.zeros_like(rows)
-        steps = state["step"].repeat(len(rows))  # copies: the call increments each
+        steps = state["step"].expand(len(rows)).clone()  # copies: the call increments each
         parts = rows, grad, state["exp_avg"], state["exp_avg_sq"], steps
         weights, gradients, averages, squares, counts = (list(part.unbind()) for part in parts)
         options = {name: group[name] for name in ("lr", "weight_decay", "eps", "amsgrad", "maximize")}
