@@ -1,6 +1,7 @@
-"""Champions of synthetic landscapes on the tiles of a real region that no fit has seen."""
+"""Champions of synthetic landscapes on the tiles of real regions that no fit has seen."""
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -20,12 +21,13 @@ from eigen2.fire.landscapes.rasters import RegionFiles
 from eigen2.fire.networks import load_champion
 
 CONFIG = "configs/dqn_fuel_breaks.yaml"
-VARIABLE = "EIGEN2_GROUND"  # names the folder of the region's rasters
+VARIABLE = "EIGEN2_GROUND"  # names the folders of the regions' rasters, as PATH does
 LAYERS = {"elevation": "elevation.asc", "fuel": "fuels.asc"}
 TINY = ("trainer.max_epochs=1", "model.validate_every=1", "data.buffer_size=200", "data.warmup=50")
 BASELINES, CHAMPION = "baselines", "champion"
 OTHERS = "adaptive_downstream", "greedy"
 COLUMNS = {
+    "region": "{region}",
     "minutes": "{minutes}",
     "seeds": "{seeds}",
     "tiles": "{tiles}",
@@ -36,16 +38,21 @@ COLUMNS = {
 
 
 def measure(task: Task, settings: Settings, folder: Path) -> Row:
-    """Return percent saved on the region's tiles by the baselines, or by a fit of the seed on synthetic landscapes."""
+    """Return percent saved on the regions' tiles by the baselines, or by a fit of the seed on synthetic landscapes.
+
+    They are `scores` by region, minutes and policy, a number for each tile.
+    """
     network = None if task.case == BASELINES else fitted(task.seed, settings, folder)
-    scores: dict[str, dict[str, list[float]]] = {}
-    for minutes in settings["minutes"]:
-        data = region_data(float(minutes), settings["tile"])
-        if network is None:
-            saved = {name: data.baseline(name, "test")[1] for name in OTHERS}
-        else:
-            saved = {CHAMPION: data.play(policy(network, data), "test")}
-        scores[str(minutes)] = {name: [round(100 * float(each), 4) for each in part] for name, part in saved.items()}
+    scores: dict[str, dict[str, dict[str, list[float]]]] = {}
+    for region in regions():
+        for minutes in settings["minutes"]:
+            data = region_data(region, float(minutes), settings["tile"])
+            if network is None:
+                found = {name: data.baseline(name, "test")[1] for name in OTHERS}
+            else:
+                found = {CHAMPION: data.play(policy(network, data), "test")}
+            percent = {name: [round(100 * float(each), 4) for each in part] for name, part in found.items()}
+            scores.setdefault(region.name, {})[str(minutes)] = percent
     return {"scores": scores}
 
 
@@ -56,9 +63,9 @@ def fitted(seed: int, settings: Settings, folder: Path) -> nn.Module:
     return load_champion(run / "checkpoints" / "best.ckpt")[0]
 
 
-def region_data(minutes: float, tile: int) -> FuelBreakDataModule:
-    """Return the data of a test on all tiles of the region, with fires of some minutes."""
-    region = RegionFiles(**{layer: str(_ground() / file) for layer, file in LAYERS.items()})
+def region_data(folder: Path, minutes: float, tile: int) -> FuelBreakDataModule:
+    """Return the data of a test on all tiles of a region, with fires of some minutes."""
+    region = RegionFiles(**{layer: str(folder / file) for layer, file in LAYERS.items()})
     data = FuelBreakDataModule(
         grid_size=tile, fire_simulation_max_duration=minutes, wind_speed=15.0, wind_from=270.0, region=region
     )
@@ -77,32 +84,42 @@ def policy(network: nn.Module, data: FuelBreakDataModule) -> Policy:
     return act
 
 
-def _ground() -> Path:
-    """Return the folder of the rasters; raise UserError if it is not named, or lacks one."""
-    folder = Path(os.environ.get(VARIABLE, ""))
-    for file in LAYERS.values():
-        if not os.environ.get(VARIABLE) or not (folder / file).is_file():
-            files = " and ".join(LAYERS.values())
-            raise UserError(f"set {VARIABLE} to the folder of {files} of a region, see docs/fire.md; it lacks {file}")
-    return folder
+def regions() -> list[Path]:
+    """Return the folders of the rasters; raise UserError if none is named, or one lacks a raster."""
+    folders = [Path(folder) for folder in os.environ.get(VARIABLE, "").split(os.pathsep)]
+    for folder in folders:
+        for file in LAYERS.values():
+            if not folder.name or not (folder / file).is_file():
+                files = " and ".join(LAYERS.values())
+                raise UserError(f"set {VARIABLE} to folders of {files}, see docs/fire.md; {folder} lacks {file}")
+    return folders
 
 
 def tasks(settings: Settings) -> list[Task]:
     """Return a task for the baselines, and one for each seed; raise UserError without rasters."""
-    _ground()
+    regions()
     return [Task(BASELINES), *(Task(CHAMPION, seed) for seed in range(1, settings["seeds"] + 1))]
 
 
 def ground_table(figures: Figures) -> str:
     """Return what champions and baselines save on the tiles, and the differences with intervals over tiles."""
     (others,), champions, lines = figures["runs"][BASELINES], figures["runs"][CHAMPION], []
-    for minutes, scores in others["scores"].items():
-        # one number for each tile: champions of all seeds play the same ones
-        champion = np.mean([run["scores"][minutes][CHAMPION] for run in champions], axis=0)
-        less = {f"less_{name}": interval(champion - scores[name]) for name in OTHERS}
-        means = {CHAMPION: champion.mean(), **{name: np.mean(scores[name]) for name in OTHERS}}
-        lines.append({"minutes": minutes, "seeds": len(champions), "tiles": len(champion), **less, **means})
+    names = [*others["scores"]]
+    for minutes in others["scores"][names[0]]:
+        for region, chosen in [*((name, [name]) for name in names), ("all", names)]:
+            # one number for each tile: champions of all seeds play the same ones
+            runs = [saved(run, chosen, minutes, CHAMPION) for run in champions]
+            champion, by_name = np.mean(runs, axis=0), {name: saved(others, chosen, minutes, name) for name in OTHERS}
+            less = {f"less_{name}": interval(champion - by_name[name]) for name in OTHERS}
+            means = {CHAMPION: champion.mean(), **{name: by_name[name].mean() for name in OTHERS}}
+            line = {"region": region, "minutes": minutes, "seeds": len(champions), "tiles": len(champion)}
+            lines.append({**line, **less, **means})
     return table(COLUMNS, lines)
+
+
+def saved(row: Row, chosen: Sequence[str], minutes: str, policy: str) -> np.ndarray:
+    """Return what a policy saves on all tiles of the chosen regions."""
+    return np.concatenate([row["scores"][region][minutes][policy] for region in chosen])
 
 
 BENCHMARK = Benchmark(

@@ -10,20 +10,31 @@ from eigen2.errors import UserError
 
 def test_champions_are_compared_tile_by_tile() -> None:
     others = {"adaptive_downstream": [10.0, 20.0], "greedy": [30.0, 40.0]}
-    champions = [{"scores": {"240": {"champion": saved}}} for saved in ([20.0, 30.0], [22.0, 36.0])]
-    baselines = [{"scores": {"240": others}}]
-    line = ground_table({"runs": {"baselines": baselines, "champion": champions}}).splitlines()[-1]
-    # on the tiles champions save 21 and 33 on average, 11 and 13 more: 12, and 12.706 standard errors of 1
-    assert line == "| 240 | 2 | 2 | 27.0 | 15.0 | 35.0 | +12.0 (-0.7 to +24.7) | -8.0 (-20.7 to +4.7) |"
+    hill = {"adaptive_downstream": [30.0], "greedy": [50.0]}
+    champions = [
+        {"scores": {"valley": {"240": {"champion": saved}}, "hill": {"240": {"champion": [60.0]}}}}
+        for saved in ([20.0, 30.0], [22.0, 36.0])
+    ]
+    baselines = [{"scores": {"valley": {"240": others}, "hill": {"240": hill}}}]
+    lines = ground_table({"runs": {"baselines": baselines, "champion": champions}}).splitlines()[2:]
+    # in the valley champions save 21 and 33 on average, 11 and 13 more: 12, and 12.706 standard errors of 1
+    assert lines[0] == "| valley | 240 | 2 | 2 | 27.0 | 15.0 | 35.0 | +12.0 (-0.7 to +24.7) | -8.0 (-20.7 to +4.7) |"
+    assert lines[1] == "| hill | 240 | 2 | 1 | 60.0 | 30.0 | 50.0 | +30.0 | +10.0 |"
+    assert lines[2].startswith("| all | 240 | 2 | 3 | 38.0 | 20.0 | 40.0 | +18.0 (")
+    assert len(lines) == 3
 
 
 def test_it_starts_only_with_rasters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(VARIABLE, raising=False)
-    with pytest.raises(UserError, match=f"set {VARIABLE} to the folder of elevation"):
+    with pytest.raises(UserError, match=f"set {VARIABLE} to folders of elevation"):
         BENCHMARK.tasks(BENCHMARK.settings)
     monkeypatch.setenv(VARIABLE, str(tmp_path))
     (tmp_path / "elevation.asc").touch()
-    with pytest.raises(UserError, match=r"it lacks fuels\.asc"):
+    with pytest.raises(UserError, match=r"lacks fuels\.asc"):
         BENCHMARK.tasks(BENCHMARK.settings)
     (tmp_path / "fuels.asc").touch()
+    monkeypatch.setenv(VARIABLE, f"{tmp_path}:{tmp_path / 'other'}")
+    with pytest.raises(UserError, match=r"other lacks elevation\.asc"):
+        BENCHMARK.tasks(BENCHMARK.settings)
+    monkeypatch.setenv(VARIABLE, str(tmp_path))
     assert [task.seed for task in BENCHMARK.tasks(BENCHMARK.settings)] == [0, 1, 2]
