@@ -167,10 +167,13 @@ def flatten(value: Any) -> tuple[list[Any], Callable[[Sequence[Any]], Any]]:
 
 
 def compile_graph(module: GraphModule, inputs: list[Tensor]) -> Callable[..., Any]:
-    """Return the graph compiled for these inputs, which it reads and writes where they lie."""
+    """Return the graph compiled for these inputs, which it reads and writes where they lie.
+
+    C++ starts its operations too, which from Python takes longer than many of them do.
+    """
     import torch._inductor
 
-    compiled: Callable[..., Any] = torch._inductor.compile(module, inputs)
+    compiled: Callable[..., Any] = torch._inductor.compile(module, inputs, {"cpp_wrapper": True})
     return compiled
 
 

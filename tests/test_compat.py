@@ -103,7 +103,9 @@ def check_flatten() -> None:
 def check_compile_graph() -> None:
     """Only the signature: tests/erl/test_graphs.py compiles."""
     inductor = importlib.import_module("torch._inductor")
-    assert [*inspect.signature(inductor.compile).bind("module", ["input"]).arguments] == ["gm", "example_inputs"]
+    bound = inspect.signature(inductor.compile).bind("module", ["input"], {"cpp_wrapper": True})
+    assert [*bound.arguments] == ["gm", "example_inputs", "options"]
+    assert importlib.import_module("torch._inductor.config").cpp_wrapper is False  # known by that name
 
 
 def check_compiler_cache() -> None:
