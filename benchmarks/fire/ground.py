@@ -25,7 +25,7 @@ VARIABLE = "EIGEN2_GROUND"  # names the folders of the regions' rasters, as PATH
 LAYERS = {"elevation": "elevation.asc", "fuel": "fuels.asc"}
 TINY = ("trainer.max_epochs=1", "model.validate_every=1", "data.buffer_size=200", "data.warmup=50")
 BASELINES, CHAMPION = "baselines", "champion"
-OTHERS = "adaptive_downstream", "greedy"  # greedy takes half an hour on twenty tiles
+OTHERS = "adaptive_downstream", "greedy"
 COLUMNS = {name: f"{{{name}}}" for name in ("region", "minutes", "seeds", "tiles")} | {CHAMPION: "{champion:.1f}"}
 
 
@@ -77,19 +77,24 @@ def policy(network: nn.Module, data: FuelBreakDataModule) -> Policy:
 
 
 def regions() -> list[Path]:
-    """Return the folders of the rasters; raise UserError if none is named, or one lacks a raster."""
-    folders = [Path(folder) for folder in os.environ.get(VARIABLE, "").split(os.pathsep)]
+    """Return the folders of the rasters; raise UserError if none is named, two share a name, or one lacks a raster."""
+    named = os.environ.get(VARIABLE, "")
+    folders = [Path(folder).resolve() for folder in named.split(os.pathsep)]
+    if len({folder.name for folder in folders}) < len(folders):
+        raise UserError(f"{VARIABLE} is {named}: two folders have one name, which is their region's; rename one")
     for folder in folders:
         for file in LAYERS.values():
-            if not folder.name or not (folder / file).is_file():
+            if not named or not (folder / file).is_file():
                 files = " and ".join(LAYERS.values())
                 raise UserError(f"set {VARIABLE} to folders of {files}, see docs/fire.md; {folder} lacks {file}")
     return folders
 
 
 def tasks(settings: Settings) -> list[Task]:
-    """Return a task for the baselines, and one for each seed; raise UserError without rasters."""
+    """Return a task for the baselines, and one for each seed; raise UserError without rasters, or for no baseline."""
     regions()
+    if unknown := [name for name in settings["against"] if name not in OTHERS]:
+        raise UserError(f"--against {unknown[0]!r}: there is none; choose from {', '.join(OTHERS)}")
     return [Task(BASELINES), *(Task(CHAMPION, seed) for seed in range(1, settings["seeds"] + 1))]
 
 

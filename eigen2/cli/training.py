@@ -225,8 +225,8 @@ def add_run_arguments(parser: LightningArgumentParser) -> None:
     parser.add_argument("--num_threads", type=int, default=1, help=threads)
     precision = (
         "What torch.set_float32_matmul_precision is given. With medium, processors with AMX round the factors of "
-        "float32 products to bfloat16 and GPUs to TensorFloat32, which is faster for layers of 128 and more; sums and "
-        "weights stay float32. A device that has neither computes as with highest."
+        "float32 products to bfloat16 and GPUs to TensorFloat32, which is faster for wide layers; sums and weights "
+        "stay float32. A device that has neither computes as with highest."
     )
     levels = Literal["highest", "high", "medium"]
     parser.add_argument("--matmul_precision", type=levels, default="highest", help=precision)

@@ -36,5 +36,10 @@ def test_it_starts_only_with_rasters(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setenv(VARIABLE, f"{tmp_path}:{tmp_path / 'other'}")
     with pytest.raises(UserError, match=r"other lacks elevation\.asc"):
         BENCHMARK.tasks(BENCHMARK.settings)
+    monkeypatch.setenv(VARIABLE, f"{tmp_path}:{tmp_path / 'other' / tmp_path.name}")
+    with pytest.raises(UserError, match="two folders have one name"):
+        BENCHMARK.tasks(BENCHMARK.settings)
     monkeypatch.setenv(VARIABLE, str(tmp_path))
+    with pytest.raises(UserError, match="--against 'fire': there is none; choose from adaptive_downstream, greedy"):
+        BENCHMARK.tasks({**BENCHMARK.settings, "against": ["fire"]})
     assert [task.seed for task in BENCHMARK.tasks(BENCHMARK.settings)] == [0, 1, 2]
