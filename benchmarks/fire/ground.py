@@ -78,15 +78,16 @@ def policy(network: nn.Module, data: FuelBreakDataModule) -> Policy:
 
 def regions() -> list[Path]:
     """Return the folders of the rasters; raise UserError if none is named, two share a name, or one lacks a raster."""
-    named = os.environ.get(VARIABLE, "")
+    files = " and ".join(LAYERS.values())
+    if not (named := os.environ.get(VARIABLE)):
+        raise UserError(f"set {VARIABLE} to folders of {files}, see docs/fire.md")
     folders = [Path(folder).resolve() for folder in named.split(os.pathsep)]
     if len({folder.name for folder in folders}) < len(folders):
         raise UserError(f"{VARIABLE} is {named}: two folders have one name, which is their region's; rename one")
     for folder in folders:
         for file in LAYERS.values():
-            if not named or not (folder / file).is_file():
-                files = " and ".join(LAYERS.values())
-                raise UserError(f"set {VARIABLE} to folders of {files}, see docs/fire.md; {folder} lacks {file}")
+            if not (folder / file).is_file():
+                raise UserError(f"{VARIABLE} names {folder}, which lacks {file}; name folders of {files}")
     return folders
 
 

@@ -30,11 +30,11 @@ def test_it_starts_only_with_rasters(tmp_path: Path, monkeypatch: pytest.MonkeyP
         BENCHMARK.tasks(BENCHMARK.settings)
     monkeypatch.setenv(VARIABLE, str(tmp_path))
     (tmp_path / "elevation.asc").touch()
-    with pytest.raises(UserError, match=r"lacks fuels\.asc"):
+    with pytest.raises(UserError, match=r"which lacks fuels\.asc; name folders of elevation\.asc and fuels\.asc"):
         BENCHMARK.tasks(BENCHMARK.settings)
     (tmp_path / "fuels.asc").touch()
     monkeypatch.setenv(VARIABLE, f"{tmp_path}:{tmp_path / 'other'}")
-    with pytest.raises(UserError, match=r"other lacks elevation\.asc"):
+    with pytest.raises(UserError, match=r"other, which lacks elevation\.asc"):
         BENCHMARK.tasks(BENCHMARK.settings)
     monkeypatch.setenv(VARIABLE, f"{tmp_path}:{tmp_path / 'other' / tmp_path.name}")
     with pytest.raises(UserError, match="two folders have one name"):
