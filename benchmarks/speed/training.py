@@ -10,7 +10,7 @@ from benchmarks.harness import Row
 from benchmarks.speed.full_scale import FullScale
 from benchmarks.speed.timing import at_least, median_ratio, median_seconds
 from eigen2.erl.learners import DDPG, Batch
-from eigen2.erl.learners.gradients import clear_gradients, clip_and_check, step, update_targets
+from eigen2.erl.learners.gradients import clip_and_check, step, update_targets
 from eigen2.erl.population import Population
 
 SIDE = 1024  # rows and columns of the matrices whose product measures the machine's rate
@@ -39,8 +39,8 @@ def population_step(
         for batch in batches or map(full.batch, slots):
             losses = full.module.learner.losses(population, batch)
             ((losses.actor + losses.critic).sum() / len(slots)).backward()  # type: ignore[no-untyped-call]
-        step(population, optimizer, clip_and_check(population, optimizer, settings["max_grad_norm"]))
-        clear_gradients(population)
+        clip_and_check(population, settings["max_grad_norm"])
+        step(population, optimizer)
         update_targets(population, settings["tau"])
 
     return run

@@ -118,6 +118,12 @@ class PopulationModule(GenerationModule[RolloutDataModule]):
         elif weights != 4 * self.population.weights_per_agent:
             raise UserError("this module was fitted to data of other sizes; make a new ERLModule for these")
 
+    def on_train_start(self) -> None:
+        """Allocate gradients, which Lightning has freed, if steps are recorded: these know their address."""
+        super().on_train_start()
+        if self.graphs.recording:
+            clear_gradients(self.population)
+
     def begin_generation(self) -> None:
         """Start the generation; the running mean of the elites starts from the mean of the initial agents."""
         super().begin_generation()
@@ -141,12 +147,10 @@ class PopulationModule(GenerationModule[RolloutDataModule]):
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         """Return one Adam for the whole population; its moments have one row per agent."""
-        if self.graphs.recording:
-            clear_gradients(self.population)  # allocates them: recorded steps know their address
         networks = zip((self.population.actor, self.population.critic), self.learning_rates(), strict=True)
-        on_cpu = self.trainer.strategy.root_device.type == "cpu"
-        graphs = None if self.compiled and on_cpu else self.graphs  # the compiler does not know fused Adam
-        return RowAdam([{"params": [rows], "lr": rate} for rows, rate in networks], graphs)
+        on_gpu = self.trainer.strategy.root_device.type == "cuda"
+        groups = [{"params": [rows], "lr": rate} for rows, rate in networks]
+        return RowAdam(groups, fused=on_gpu or not self.compiled)  # the compiler does not know the fused kernel
 
     def evolution_context(self) -> EvolutionContext:
         """Return the state of the run that operators may depend on."""

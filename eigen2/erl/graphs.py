@@ -209,7 +209,9 @@ class Recording:
         return self._nodes[id(value)]
 
     def add(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Make an operation and record it."""
+        """Make an operation and record it, unless it is a mark for torch's profiler, as optimizers make."""
+        if function.namespace == "profiler":
+            return function(*args, **kwargs)
         if torch.Tag.nondeterministic_seeded in function.tags:
             raise CannotRecord(f"{function} draws random numbers")
         # a constant is an input, which later operations may change

@@ -14,9 +14,8 @@ from eigen2.erl.base import PopulationModule
 from eigen2.erl.evolution import Elitism, MagnitudeMutation, Operator, TournamentCrossover
 from eigen2.erl.evolution.breeding import evolve
 from eigen2.erl.exploration import Draws
-from eigen2.erl.graphs import Graphs
 from eigen2.erl.learners import DDPG, Learner
-from eigen2.erl.learners.gradients import Check, clear_gradients, clip_and_check, moments, step, update_targets
+from eigen2.erl.learners.gradients import Check, clip_and_check, moments, step, update_targets
 from eigen2.erl.settings import check_settings, plain_settings
 from eigen2.erl.state import GenerationState, make_batch
 from eigen2.errors import ALL_AGENTS_FAILED, RunStopped
@@ -131,22 +130,20 @@ class ERLModule(PopulationModule):
 
     def train_on(self, index: int) -> None:
         """Train on a batch of the generation; after `accumulate` micro-batches step the optimizer."""
-        state, population, optimizer = self.state, self.population, self.optimizer
+        state = self.state
         number, part = divmod(index, self.parts)
         train_actor, last = self.learner.trains_actor(number), part + 1 == self.parts
         drawn = state.draw(index, self.data.buffer, self.drawn_at_once)
-        # the first steps have no moments to check
-        graphs = self.graphs if all(map(optimizer.state.get, population.parameters())) else Graphs()
-        check: Check = graphs(self.learn, drawn, train_actor, last)
+        check: Check = self.graphs(self.learn, drawn, train_actor, last)
         if state.noise is not None:
             state.noise.prepare()
         if last:
-            # agents with numbers that are not finite skip the step, and their targets stay
-            broken = state.quarantine.record_step(step(population, optimizer, check, train_actor))
+            # the one synchronization with the device
+            broken = state.quarantine.record_step(None if bool(check.all_finite) else ~check.finite)
             if broken is None:
-                self.graphs(self.finish_step, {}, train_actor)
+                self.graphs(self.step, {}, train_actor)
             else:
-                self.finish_step({}, train_actor, broken)
+                self.step({}, train_actor, broken)
 
     def learn(self, drawn: Mapping[str, Tensor], train_actor: bool, last: bool) -> Check | None:
         """Add the gradients of a batch, and after the `last` of an optimizer step check them; see `Graphs`."""
@@ -159,11 +156,11 @@ class ERLModule(PopulationModule):
             self.manual_backward(loss / self.parts)
         if not last:
             return None
-        return clip_and_check(population, self.optimizer, hparams["max_grad_norm"], state.quarantine.loss)
+        return clip_and_check(population, hparams["max_grad_norm"], state.quarantine.loss)
 
-    def finish_step(self, tensors: Mapping[str, Tensor], train_actor: bool, broken: Tensor | None = None) -> None:
-        """Clear gradients and move targets, except those of `broken` agents."""
-        clear_gradients(self.population)
+    def step(self, tensors: Mapping[str, Tensor], train_actor: bool, broken: Tensor | None = None) -> None:
+        """Step the optimizer and move the targets, except those of `broken` agents; see `Graphs`."""
+        step(self.population, self.optimizer, train_actor, broken)
         if train_actor:
             update_targets(self.population, self.hparams["tau"], broken)
 

@@ -44,14 +44,14 @@ class Quarantine:
         return torch.where(finite, values, 0.0), finite
 
     def record_step(self, faults: Bool[Tensor, "parts rows"] | None) -> Bool[Tensor, " rows"] | None:
-        """Record an optimizer step and the `faults` that it returned; return the rows that skipped it, if any."""
+        """Record an optimizer step, with `faults` by the first of `PARTS`; return the rows that skip it, if any."""
         self.loss.zero_()
         self.steps += 1
         if faults is None:
             self.streak.zero_()
             return None
         broken, trained = faults.any(0), self.trained
-        self.faults[:, trained] += faults[:, trained]
+        self.faults[: len(faults), trained] += faults[:, trained]
         self.skipped[trained] += broken[trained]
         self.streak[trained] = (self.streak[trained] + 1) * broken[trained]
         return broken
@@ -71,9 +71,9 @@ class Quarantine:
         failed = ~torch.isfinite(communicator.own_rows(fitness))
         if self.steps:
             failed |= (self.streak >= min(LAST_STEPS, self.steps)).cpu()
-        if (state := state_faults(population, optimizer)) is not None:
-            failed[self.trained] |= state.any(0).cpu()[self.trained]
-            self.faults[-len(state) :, self.trained] += state[:, self.trained]
+        state = state_faults(population, optimizer)
+        failed[self.trained] |= state.any(0).cpu()[self.trained]
+        self.faults[-len(state) :, self.trained] += state[:, self.trained]
         if population.heads is not None:
             broken = ~torch.isfinite(population.head).all(1)
             failed |= broken.cpu()

@@ -146,8 +146,7 @@ def healthy() -> Steps:
 @pytest.mark.parametrize(
     ("part", "value"),
     [
-        *((part, NAN) for part in ("actor", "critic_target", "gradient", "actor.exp_avg")),
-        *(("critic", -INF), ("actor_target", INF), ("loss", -INF), ("critic.exp_avg_sq", INF)),
+        *(("actor", NAN), ("critic", -INF), ("gradient", NAN), ("loss", -INF)),
     ],
 )
 def test_a_broken_agent_sits_the_step_out_and_the_others_are_the_same_to_the_bit(
@@ -170,6 +169,20 @@ def test_a_broken_agent_sits_the_step_out_and_the_others_are_the_same_to_the_bit
         rest = torch.cat([values[played : played + 2 * WINDOWS], values[played + 2 * WINDOWS + own :]])
         expected = healthy.stored[1][name][played:].unflatten(0, (4, WINDOWS))[OTHERS].flatten(0, 1)
         assert same(rest, expected), name
+
+
+@pytest.mark.parametrize(
+    ("part", "value"),
+    [("actor.exp_avg", NAN), ("critic.exp_avg_sq", INF), ("actor_target", INF), ("critic_target", NAN)],
+)
+def test_what_shows_in_no_loss_is_found_at_the_end_and_the_others_are_the_same_to_the_bit(
+    part: str, value: float, healthy: Steps
+) -> None:
+    recorder = Recorder()
+    faulty, _ = run(Fault(part, value, LAST), recorder)
+    assert different(healthy.states[LAST], faulty.states[LAST], OTHERS) == []
+    metrics = recorder.metrics[0]
+    assert (metrics["population/quarantined"], metrics["population/failed"]) == (1, 1)
 
 
 def test_over_generations_the_others_miss_the_broken_agents_transitions_and_nothing_else() -> None:

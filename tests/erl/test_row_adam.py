@@ -19,8 +19,8 @@ def gradients(steps: int, agents: int, weights: int, seed: int) -> Tensor:
     return drawn
 
 
-def row_adam(rows: nn.Parameter) -> RowAdam:
-    return RowAdam([{"params": [rows], "lr": LR}])
+def row_adam(rows: nn.Parameter, fused: bool = True) -> RowAdam:
+    return RowAdam([{"params": [rows], "lr": LR}], fused)
 
 
 @given(st.integers(1, 5), st.sampled_from([1, 7, 8, 33, 257]), st.integers(1, 6), st.integers(0, 1000))
@@ -51,3 +51,18 @@ def test_every_row_is_stepped_as_torch_steps_it_alone_bit_for_bit(
         assert same(rows.detach()[agent], row.detach())
         for moment in ("exp_avg", "exp_avg_sq"):
             assert same(state[moment][agent], reference.state[row][moment])
+
+
+def test_by_operations_a_step_agrees_with_torchs_up_to_rounding() -> None:
+    drawn = gradients(500, 3, 33, seed=0)
+    rows, reference = nn.Parameter(drawn[0].clone()), nn.Parameter(drawn[0].clone())
+    optimizer, torchs = row_adam(rows, fused=False), torch.optim.Adam([reference], lr=LR)
+    for gradient in drawn:
+        rows.grad, reference.grad = gradient.clone(), gradient.clone()
+        optimizer.step()
+        torchs.step()
+        torch.testing.assert_close(rows, reference, rtol=1e-5, atol=1e-5)
+    state, expected = optimizer.state[rows], torchs.state[reference]
+    assert float(state["step"]) == float(expected["step"]) == len(drawn)
+    for moment in ("exp_avg", "exp_avg_sq"):
+        torch.testing.assert_close(state[moment], expected[moment])

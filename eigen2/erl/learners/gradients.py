@@ -27,28 +27,13 @@ def _moments(rows: Tensor, optimizer: Optimizer) -> list[Tensor]:
     return [value for value in optimizer.state.get(rows, {}).values() if value.shape == rows.shape]
 
 
-def _state(population: Population, optimizer: Optimizer) -> list[list[Tensor]]:
-    """Return the tensors of each of `PARTS` but losses and gradients."""
+def state_faults(population: Population, optimizer: Optimizer) -> Bool[Tensor, "parts agents"]:
+    """Return where weights, targets or moments are not finite, by `PARTS` from the fifth on."""
     networks = population.actor, population.critic
     targets = population.actor_target, population.critic_target
-    return [*([rows.detach()] for rows in (*networks, *targets)), *(_moments(rows, optimizer) for rows in networks)]
-
-
-def state_faults(population: Population, optimizer: Optimizer) -> Bool[Tensor, "parts agents"] | None:
-    """Return where weights, targets or moments are not finite, by `PARTS` from the fifth on; None if all are."""
-    return None if bool(_state_finite(population, optimizer)) else _state_faults(population, optimizer)
-
-
-def _state_finite(population: Population, optimizer: Optimizer) -> Bool[Tensor, ""]:
-    sums = [rows.sum() for tensors in _state(population, optimizer) for rows in tensors]
-    return torch.isfinite(torch.stack(sums).sum())  # false alarms only beyond 1e30
-
-
-def _state_faults(population: Population, optimizer: Optimizer) -> Bool[Tensor, "parts agents"]:
+    state = [*([rows.detach()] for rows in (*networks, *targets)), *(_moments(rows, optimizer) for rows in networks)]
     none = torch.zeros(len(population.actor), dtype=torch.bool, device=population.actor.device)
-    return torch.stack(
-        [sum((~torch.isfinite(rows).all(1) for rows in parts), none) for parts in _state(population, optimizer)]
-    )
+    return torch.stack([sum((~torch.isfinite(rows).all(1) for rows in parts), none) for parts in state])
 
 
 @contextmanager
@@ -61,15 +46,19 @@ def _held(tensors: list[Tensor], agents: Bool[Tensor, " agents"] | None) -> Iter
 
 
 class Check(NamedTuple):
-    """What is known of a step's numbers before it is taken."""
+    """What is known of a step's losses and gradients before it is taken.
 
-    finite: Bool[Tensor, "4 agents"]  # losses and gradients, the first of `PARTS`
-    all_finite: Bool[Tensor, ""]  # whether these and all other parts of all agents are finite
+    If they are finite, so are weights, targets and moments after it: no square of a gradient exceeds the square of the
+    norm, and Adam bounds what it adds to a weight.
+    """
+
+    finite: Bool[Tensor, "4 agents"]  # the first of `PARTS`
+    all_finite: Bool[Tensor, ""]
 
 
 @torch.no_grad()
 def clip_and_check(
-    population: Population, optimizer: Optimizer, max_grad_norm: float, loss: Float[Tensor, "2 agents"] | None = None
+    population: Population, max_grad_norm: float, loss: Float[Tensor, "2 agents"] | None = None
 ) -> Check:
     """Clip each agent's actor and critic gradients, and check the step's numbers without waiting for the device.
 
@@ -80,23 +69,23 @@ def clip_and_check(
     finite = torch.isfinite(torch.cat([torch.zeros_like(norms) if loss is None else loss[:, : norms.shape[1]], norms]))
     for gradient, norm in zip(gradients, norms, strict=True):
         gradient.mul_((max_grad_norm / (norm + 1e-6)).clamp(max=1.0)[:, None])
-    return Check(finite, _state_finite(population, optimizer) & finite.all())
+    return Check(finite, finite.all())
 
 
 @torch.no_grad()
 def step(
-    population: Population, optimizer: Optimizer, check: Check, train_actor: bool = True
-) -> Bool[Tensor, "parts agents"] | None:
-    """Step the optimizer, except for agents with a number that is not finite.
+    population: Population,
+    optimizer: Optimizer,
+    train_actor: bool = True,
+    broken: Bool[Tensor, " agents"] | None = None,
+) -> None:
+    """Step the optimizer and zero the gradients.
 
-    Those keep weights and moments bit for bit: even with a zero gradient Adam's momentum would move them. Return where
-    `PARTS` are not finite; None if all are. To know that is the one synchronization with the device.
+    `broken` agents keep weights and moments bit for bit: even with a zero gradient Adam's momentum would move them.
     """
     networks = [population.actor, population.critic]
-    gradients, faults, broken = [_gradient(rows) for rows in networks], None, None
-    if not bool(check.all_finite):
-        faults = torch.cat([~check.finite, _state_faults(population, optimizer)])
-        broken = faults.any(0)
+    gradients = [_gradient(rows) for rows in networks]
+    if broken is not None:
         for gradient in gradients:
             gradient[broken] = 0.0  # so that moments created by the first step are zero
     with _held([*networks, *moments(population, optimizer)], broken):
@@ -104,7 +93,7 @@ def step(
             population.actor.grad = None
         optimizer.step()
         population.actor.grad = gradients[0]
-    return faults
+    clear_gradients(population)
 
 
 def _gradient(rows: Tensor) -> Tensor:

@@ -11,7 +11,15 @@ from torch import Tensor, nn
 from eigen2.core.networks import Inputs
 from eigen2.distributed.communicator import Communicator
 from eigen2.erl.learners import DDPG, Batch
-from eigen2.erl.learners.gradients import PARTS, clear_gradients, clip_and_check, moments, step, update_targets
+from eigen2.erl.learners.gradients import (
+    PARTS,
+    clear_gradients,
+    clip_and_check,
+    moments,
+    state_faults,
+    step,
+    update_targets,
+)
 from eigen2.erl.learners.td3 import TwinCritic
 from eigen2.erl.population import Population
 from tests.erl.probe import ProbeActor, ProbeCritic
@@ -213,7 +221,8 @@ def test_a_population_trains_as_separate_modules_with_separate_optimizers_do(max
     for number in range(8):
         batch = probe_batch(number)
         losses = backward(population, batch)
-        assert step(population, optimizer, clip_and_check(population, optimizer, max_norm, losses)) is None
+        assert bool(clip_and_check(population, max_norm, losses).all_finite)
+        step(population, optimizer)
         update_targets(population, tau)
         for agent, reference in enumerate(alone):
             told = reference.step(
@@ -252,14 +261,16 @@ def test_a_broken_agent_skips_its_steps_and_leaves_the_others_training_bit_for_b
                 gradient(population.critic)[2] = 1e30
             state = [*population.rows().values(), *moments(population, optimizer)]
             before = [rows[2].clone() for rows in state]
-            faults = step(population, optimizer, clip_and_check(population, optimizer, 1.0))
-            update_targets(population, 0.1, None if faults is None else faults.any(0))
-            assert (faults is not None) == (number in broken)
+            check = clip_and_check(population, 1.0)
+            assert bool(check.all_finite) == (number not in broken)
+            skipping = None if check.all_finite else ~check.finite.all(0)
+            step(population, optimizer, broken=skipping)
+            update_targets(population, 0.1, skipping)
             unchanged = [torch.equal(rows[2], old) for rows, old in zip(state, before, strict=True)]
             assert all(unchanged) if number in broken else not unchanged[1]
-            if faults is not None:
-                assert faults.any(0).tolist() == [False, False, True, False]
-                assert bool(faults[PARTS.index("critic gradient"), 2])
+            if skipping is not None:
+                assert skipping.tolist() == [False, False, True, False]
+                assert not check.finite[PARTS.index("critic gradient"), 2]
         trained.append(population)
     for healthy, other in zip(*(population.rows().values() for population in trained), strict=True):
         assert torch.equal(healthy[OTHERS], other[OTHERS])
@@ -269,11 +280,7 @@ def test_a_broken_agent_skips_its_steps_and_leaves_the_others_training_bit_for_b
 def test_large_weights_whose_sum_overflows_are_finite() -> None:
     population = probe_population()
     population.critic.detach()[2] = 1e38
-    clear_gradients(population)
-    optimizer = adam(population)
-    faults = step(population, optimizer, clip_and_check(population, optimizer, 1.0))
-    assert faults is not None
-    assert not faults.any()
+    assert not state_faults(population, adam(population)).any()
 
 
 def test_targets_move_their_share_of_the_way() -> None:
