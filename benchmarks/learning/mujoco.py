@@ -85,17 +85,22 @@ class OneStepDataModule(ControlDataModule):
         return range(1)
 
 
-def make(arm: Arm, changes: Changes) -> tuple[MatchedERL, ControlDataModule]:
-    """Return module and data module of an arm with further changes."""
+def settings_of(arm: Arm, changes: Changes) -> dict[str, dict[str, Any]]:
+    """Return the settings of model and data of an arm with further changes."""
     config, own = arm
     settings = {group: read_yaml(ROOT / config)[group] for group in ("model", "data")}
     for key, value in {**own, **changes}.items():
         group, name = key.split(".")
         settings[group][name] = value
+    return settings
+
+
+def make(arm: Arm, changes: Changes) -> tuple[MatchedERL, ControlDataModule]:
+    """Return module and data module of an arm with further changes."""
     parser = ArgumentParser(exit_on_error=False)
     parser.add_class_arguments(MatchedERL, "model")
     parser.add_class_arguments(OneStepDataModule, "data")
-    made = parser.instantiate(parser.parse_object(settings))
+    made = parser.instantiate(parser.parse_object(settings_of(arm, changes)))
     return made.model, made.data
 
 
@@ -127,8 +132,7 @@ def benchmark(
         return [Task(case, seed) for seed in range(1, settings["seeds"] + 1) for case in cases]
 
     def key(task: Task, settings: Settings) -> object:
-        config, changes = arms[task.case.split(": ")[0]]
-        return [read_yaml(ROOT / config)["model"], read_yaml(ROOT / config)["data"], changes]
+        return settings_of(arms[task.case.split(": ")[0]], {})
 
     return Benchmark(
         partial(measure, arms),

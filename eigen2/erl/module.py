@@ -141,9 +141,9 @@ class ERLModule(PopulationModule):
             # the one synchronization with the device
             broken = state.quarantine.record_step(None if bool(check.all_finite) else ~check.finite)
             if broken is None:
-                self.graphs(self.step, {}, train_actor)
+                self.graphs(self.take_step, {}, train_actor)
             else:
-                self.step({}, train_actor, broken)
+                self.take_step({}, train_actor, broken)
 
     def learn(self, drawn: Mapping[str, Tensor], train_actor: bool, last: bool) -> Check | None:
         """Add the gradients of a batch, and after the `last` of an optimizer step check them; see `Graphs`."""
@@ -158,7 +158,7 @@ class ERLModule(PopulationModule):
             return None
         return clip_and_check(population, hparams["max_grad_norm"], state.quarantine.loss)
 
-    def step(self, tensors: Mapping[str, Tensor], train_actor: bool, broken: Tensor | None = None) -> None:
+    def take_step(self, tensors: Mapping[str, Tensor], train_actor: bool, broken: Tensor | None = None) -> None:
         """Step the optimizer and move the targets, except those of `broken` agents; see `Graphs`."""
         step(self.population, self.optimizer, train_actor, broken)
         if train_actor:

@@ -353,7 +353,7 @@ class MarketDataModule(RolloutDataModule):
         names = ("context_days", "trading_days", "settlement_days", "encoding")
         rules = {"rules": asdict(self.rules), "account": asdict(self.account)}
         columns = {**self.encoder.state_dict(), "traded_value": self._traded_value.tolist()}
-        return {**{name: getattr(self, name) for name in names}, **rules, **columns}
+        return {**{name: getattr(self, name) for name in names}, **rules, **columns, "members": bool(self.membership)}
 
     def apply_inference_spec(self, spec: Mapping[str, Any]) -> None:
         """Compute features and averages again with the statistics of the fit's training days."""

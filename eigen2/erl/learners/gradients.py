@@ -33,7 +33,14 @@ def state_faults(population: Population, optimizer: Optimizer) -> Bool[Tensor, "
     targets = population.actor_target, population.critic_target
     state = [*([rows.detach()] for rows in (*networks, *targets)), *(_moments(rows, optimizer) for rows in networks)]
     none = torch.zeros(len(population.actor), dtype=torch.bool, device=population.actor.device)
-    return torch.stack([sum((~torch.isfinite(rows).all(1) for rows in parts), none) for parts in state])
+    return torch.stack([sum(map(_broken, parts), none) for parts in state])
+
+
+def _broken(rows: Tensor) -> Bool[Tensor, " agents"]:
+    """Return which rows are not finite; only those whose sum is not are looked at, which takes memory."""
+    broken = ~rows.sum(1).isfinite()
+    broken[broken.clone()] = ~rows[broken].isfinite().all(1)
+    return broken
 
 
 @contextmanager

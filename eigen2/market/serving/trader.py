@@ -74,6 +74,11 @@ class Trader:
                 feature.
         """
         spec = self._spec
+        if membership is None and spec.get("members"):
+            log.warning(
+                "data.membership is null, but the fit bought tickers on their days of membership alone: orders buy "
+                "them on any day; give its file with the new days"
+            )
         with altered_as_user_error("the champion"):
             panel = build_panel(prices, validation_days=0, holdout_days=0, scale=self._scale, membership=membership)
         begin = self._begin(panel.dates, first)

@@ -106,6 +106,21 @@ def changed(exported: Path, **config: object) -> ExportedChampion:
     return replace(champion, config={**champion.config, **config})
 
 
+def test_orders_of_a_fit_with_membership_warn_without_its_file(
+    fitted: Fitted, exported: Path, trader: Trader, caplog: pytest.LogCaptureFixture
+) -> None:
+    prices, spec = read_prices(fitted.prices), load(exported).config["inference"]
+    assert spec["members"] is False
+    of_members = Trader(changed(exported, inference={**spec, "members": True}))
+    spans = pd.DataFrame({"ticker": trader.investable, "from": pd.NaT, "to": pd.NaT})
+    for each, membership in ((trader, None), (of_members, spans)):
+        each.orders(prices, membership=membership)
+    assert "data.membership" not in caplog.text
+    of_members.orders(prices)
+    (line,) = [message for message in caplog.messages if "data.membership is null" in message]
+    assert line.endswith("give its file with the new days")
+
+
 def test_a_users_own_actor_is_loaded_only_if_asked_for(exported: Path) -> None:
     name = f"{Stranger.__module__}.Stranger"
     own = changed(exported, actor={"class_path": name, "init_args": {}})
