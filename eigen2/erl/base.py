@@ -131,8 +131,10 @@ class PopulationModule(GenerationModule[RolloutDataModule]):
             self.population.average(range(self.population_size), self.communicator)
 
     def on_validation_model_zero_grad(self) -> None:
-        """Free the gradients, which are zero, before validation, unless recorded steps write there."""
-        if not self.graphs.recording:
+        """Free the gradients before validation, or zero them if recorded steps write there."""
+        if self.graphs.recording:
+            clear_gradients(self.population)
+        else:
             super().on_validation_model_zero_grad()
 
     def network_makers(self, data: RolloutDataModule) -> tuple[Callable[[], nn.Module], Callable[[], nn.Module]]:
@@ -151,6 +153,13 @@ class PopulationModule(GenerationModule[RolloutDataModule]):
         on_gpu = self.trainer.strategy.root_device.type == "cuda"
         groups = [{"params": [rows], "lr": rate} for rows, rate in networks]
         return RowAdam(groups, fused=on_gpu or not self.compiled)  # the compiler does not know the fused kernel
+
+    @property
+    def adam(self) -> RowAdam:
+        """Return the optimizer without Lightning's wrapper, which counts steps and calls hooks."""
+        adam = self.optimizers(use_pl_optimizer=False)
+        assert isinstance(adam, RowAdam)
+        return adam
 
     def evolution_context(self) -> EvolutionContext:
         """Return the state of the run that operators may depend on."""

@@ -42,7 +42,10 @@ def workspace_bytes(
         flags = torch.zeros(1, size, device=device)
         actions = torch.zeros(1, size, *data.eval_env.action_shape, device=device)
         inputs, following = data.network_inputs(stored), data.network_inputs(stored)
-        losses = learner.losses(agent, Batch(inputs, following, actions, flags, flags.bool(), discount=1.0))
+        noise = actions if learner.uses_noise else None
+        losses = learner.losses(
+            agent, Batch(inputs, following, actions, flags, flags.bool(), discount=1.0, noise=noise)
+        )
         torch.autograd.backward([losses.actor.sum(), losses.critic.sum()])
     return acting.peak, learning.peak
 

@@ -1,6 +1,7 @@
 """ERL on the Lightning Trainer: an epoch is a generation."""
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -15,7 +16,7 @@ from eigen2.erl.evolution import Elitism, MagnitudeMutation, Operator, Tournamen
 from eigen2.erl.evolution.breeding import evolve
 from eigen2.erl.exploration import Draws
 from eigen2.erl.learners import DDPG, Learner
-from eigen2.erl.learners.gradients import Check, clip_and_check, moments, step, update_targets
+from eigen2.erl.learners.gradients import Check, clip_and_check, moments, skipped, step, update_targets
 from eigen2.erl.settings import check_settings, plain_settings
 from eigen2.erl.state import GenerationState, make_batch
 from eigen2.errors import ALL_AGENTS_FAILED, RunStopped
@@ -140,10 +141,8 @@ class ERLModule(PopulationModule):
         if last:
             # the one synchronization with the device
             broken = state.quarantine.record_step(None if bool(check.all_finite) else ~check.finite)
-            if broken is None:
-                self.graphs(self.take_step, {}, train_actor)
-            else:
-                self.take_step({}, train_actor, broken)
+            with skipped(self.population, self.optimizer, broken):
+                self.optimizer.step(run=partial(self.graphs, self.take_step, {}, train_actor))  # type: ignore[call-overload]
 
     def learn(self, drawn: Mapping[str, Tensor], train_actor: bool, last: bool) -> Check | None:
         """Add the gradients of a batch, and after the `last` of an optimizer step check them; see `Graphs`."""
@@ -158,11 +157,11 @@ class ERLModule(PopulationModule):
             return None
         return clip_and_check(population, hparams["max_grad_norm"], state.quarantine.loss)
 
-    def take_step(self, tensors: Mapping[str, Tensor], train_actor: bool, broken: Tensor | None = None) -> None:
-        """Step the optimizer and move the targets, except those of `broken` agents; see `Graphs`."""
-        step(self.population, self.optimizer, train_actor, broken)
+    def take_step(self, tensors: Mapping[str, Tensor], train_actor: bool) -> None:
+        """Step the optimizer and move the targets; see `Graphs`."""
+        step(self.population, self.adam, train_actor)
         if train_actor:
-            update_targets(self.population, self.hparams["tau"], broken)
+            update_targets(self.population, self.hparams["tau"])
 
     def on_train_batch_end(self, outputs: Any, batch: int, batch_idx: int) -> None:
         """Evolve after the last micro-batch, so that validation plays the next generation's agents."""
@@ -178,9 +177,10 @@ class ERLModule(PopulationModule):
         adam_moments = moments(population, self.optimizer)
         population.share(adam_moments, self.communicator)
         failed = state.quarantine.judge(state.fitness, population, self.optimizer, self.communicator)
-        if failed.all():
+        evolving = failed[self.learners :] if operators and self.learners < len(failed) else failed
+        if evolving.all():
             raise RunStopped(
-                f"all agents ({self.population_size}) failed in generation {state.generation}, not finite: "
+                f"all agents ({len(evolving)}) failed in generation {state.generation}, not finite: "
                 f"{state.quarantine.parts()}; start again with a lower model.actor_lr, model.critic_lr, "
                 "model.max_grad_norm or model.reward_scale",
                 ALL_AGENTS_FAILED,

@@ -26,10 +26,16 @@ class RowAdam(Adam):
         super().__init__(groups, fused=fused)
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Step every row of the parameters that have a gradient; return what the closure returned."""
+    def step(self, closure: Callable[[], Any] | None = None, run: Callable[[], Any] | None = None) -> Any:
+        """Step every row of the parameters that have a gradient; return what the closure returned.
+
+        `run` is called in place of that: a recorded step, which did it when it was recorded.
+        """
         with torch.enable_grad():
             loss = None if closure is None else closure()
+        if run is not None:
+            run()
+            return loss
         for group in self.param_groups:
             for rows in group["params"]:
                 if rows.grad is not None:

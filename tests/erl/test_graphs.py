@@ -230,6 +230,13 @@ class Fault(Callback):
     __hash__ = object.__hash__
 
 
+class ByOperations(RowAdam):
+    """Adam of compiled steps."""
+
+    def __init__(self, groups: list[dict[str, Any]], fused: bool) -> None:
+        super().__init__(groups, fused=False)
+
+
 @pytest.fixture
 def uncompiled(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make the operations of recorded graphs one by one, as they were recorded, in place of compiling them.
@@ -237,7 +244,7 @@ def uncompiled(monkeypatch: pytest.MonkeyPatch) -> None:
     The optimizer's are those of a compiled step in runs that are not compiled, too.
     """
     monkeypatch.setattr(compat, "compile_graph", lambda module, inputs: module)
-    monkeypatch.setattr(base, "RowAdam", lambda groups, fused: RowAdam(groups, fused=False))
+    monkeypatch.setattr(base, "RowAdam", ByOperations)
 
 
 @pytest.mark.usefixtures("uncompiled")

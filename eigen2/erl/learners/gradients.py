@@ -15,7 +15,7 @@ PARTS = (
     *("actor loss", "critic loss", "actor gradient", "critic gradient"),
     *("actor weights", "critic weights", "actor target", "critic target", "actor moments", "critic moments"),
 )
-"""Parts of an agent that must be finite for it to take a step."""
+"""Parts of an agent that must be finite: the first four for it to take a step, all at the end of a generation."""
 
 
 def moments(population: Population, optimizer: Optimizer) -> list[Tensor]:
@@ -44,9 +44,17 @@ def _broken(rows: Tensor) -> Bool[Tensor, " agents"]:
 
 
 @contextmanager
-def _held(tensors: list[Tensor], agents: Bool[Tensor, " agents"] | None) -> Iterator[None]:
-    """Restore these agents' rows afterwards."""
-    kept = [] if agents is None else [(rows, rows[agents]) for rows in tensors]
+def skipped(population: Population, optimizer: Optimizer, agents: Bool[Tensor, " agents"] | None) -> Iterator[None]:
+    """Keep weights, targets and moments of these agents bit for bit while the others take a step."""
+    if agents is None:
+        yield
+        return
+    networks, targets = (population.actor, population.critic), (population.actor_target, population.critic_target)
+    for network in networks:
+        _gradient(network)[agents] = 0.0  # so that moments created by the first step are zero
+    # even with a zero gradient Adam's momentum would move weights
+    state = [*(network.detach() for network in networks), *targets, *moments(population, optimizer)]
+    kept = [(rows, rows[agents]) for rows in state]
     yield
     for rows, before in kept:
         rows[agents] = before
@@ -80,26 +88,13 @@ def clip_and_check(
 
 
 @torch.no_grad()
-def step(
-    population: Population,
-    optimizer: Optimizer,
-    train_actor: bool = True,
-    broken: Bool[Tensor, " agents"] | None = None,
-) -> None:
-    """Step the optimizer and zero the gradients.
-
-    `broken` agents keep weights and moments bit for bit: even with a zero gradient Adam's momentum would move them.
-    """
-    networks = [population.actor, population.critic]
-    gradients = [_gradient(rows) for rows in networks]
-    if broken is not None:
-        for gradient in gradients:
-            gradient[broken] = 0.0  # so that moments created by the first step are zero
-    with _held([*networks, *moments(population, optimizer)], broken):
-        if not train_actor:  # even with a zero gradient its momentum would move it
-            population.actor.grad = None
-        optimizer.step()
-        population.actor.grad = gradients[0]
+def step(population: Population, optimizer: Optimizer, train_actor: bool = True) -> None:
+    """Step the optimizer and zero the gradients; without `train_actor` actors keep weights and moments."""
+    gradient = _gradient(population.actor)
+    if not train_actor:  # even with a zero gradient its momentum would move it
+        population.actor.grad = None
+    optimizer.step()
+    population.actor.grad = gradient
     clear_gradients(population)
 
 
@@ -115,9 +110,7 @@ def clear_gradients(population: Population) -> None:
 
 
 @torch.no_grad()
-def update_targets(population: Population, tau: float, broken: Bool[Tensor, " agents"] | None = None) -> None:
-    """Move every target by `tau` (0 to 1) of the way to its network, except those of `broken` agents."""
-    targets = [population.actor_target, population.critic_target]
-    with _held(targets, broken):
-        for target, rows in zip(targets, (population.actor, population.critic), strict=True):
-            target.lerp_(rows.detach(), tau)
+def update_targets(population: Population, tau: float) -> None:
+    """Move every target by `tau` (0 to 1) of the way to its network."""
+    for target, rows in ((population.actor_target, population.actor), (population.critic_target, population.critic)):
+        target.lerp_(rows.detach(), tau)

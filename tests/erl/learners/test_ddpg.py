@@ -16,6 +16,7 @@ from eigen2.erl.learners.gradients import (
     clear_gradients,
     clip_and_check,
     moments,
+    skipped,
     state_faults,
     step,
     update_targets,
@@ -264,8 +265,9 @@ def test_a_broken_agent_skips_its_steps_and_leaves_the_others_training_bit_for_b
             check = clip_and_check(population, 1.0)
             assert bool(check.all_finite) == (number not in broken)
             skipping = None if check.all_finite else ~check.finite.all(0)
-            step(population, optimizer, broken=skipping)
-            update_targets(population, 0.1, skipping)
+            with skipped(population, optimizer, skipping):
+                step(population, optimizer)
+                update_targets(population, 0.1)
             unchanged = [torch.equal(rows[2], old) for rows, old in zip(state, before, strict=True)]
             assert all(unchanged) if number in broken else not unchanged[1]
             if skipping is not None:
