@@ -177,10 +177,12 @@ class ERLModule(PopulationModule):
         adam_moments = moments(population, self.optimizer)
         population.share(adam_moments, self.communicator)
         failed = state.quarantine.judge(state.fitness, population, self.optimizer, self.communicator)
-        evolving = failed[self.learners :] if operators and self.learners < len(failed) else failed
-        if evolving.all():
+        some_evolve = bool(operators) and self.learners < len(failed)
+        needed = failed[self.learners :] if some_evolve else failed
+        if needed.all():
             raise RunStopped(
-                f"all agents ({len(evolving)}) failed in generation {state.generation}, not finite: "
+                f"all agents{' that evolve' * some_evolve} ({len(needed)}) failed in "
+                f"generation {state.generation}, not finite: "
                 f"{state.quarantine.parts()}; start again with a lower model.actor_lr, model.critic_lr, "
                 "model.max_grad_norm or model.reward_scale",
                 ALL_AGENTS_FAILED,

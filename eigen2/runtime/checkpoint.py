@@ -8,6 +8,7 @@ before a checkpoint that lists them is; those that no checkpoint in the folder l
 """
 
 import logging
+import math
 import os
 import re
 from collections.abc import Mapping
@@ -173,7 +174,10 @@ class GenerationCheckpoint(_Checkpoint):
                     folder.delete(torn.name)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Keep the previous checkpoint as an earlier one, save the new one, and delete those beyond `keep`."""
+        """Keep the previous checkpoint as an earlier one, save the new one, and delete those beyond `keep`.
+
+        Those of this or a later generation are of a run that did not go on here: it was resumed from before them.
+        """
         last = Path(f"{self.dirpath}/{self._name}")
         if trainer.is_global_zero and self.keep > 1 and last.exists():
             try:
@@ -182,8 +186,10 @@ class GenerationCheckpoint(_Checkpoint):
                 log.warning("generation %d: cannot write a copy of %s: %s", trainer.current_epoch, last, error)
         super().on_train_epoch_end(trainer, pl_module)
         if trainer.is_global_zero and not self._overdue:
-            for old in earlier_checkpoints(last.parent)[self.keep - 1 :]:
-                Folder(old.parent).delete(old.name)
+            kept = earlier_checkpoints(last.parent, trainer.current_epoch)[: self.keep - 1]
+            for old in earlier_checkpoints(last.parent):
+                if old not in kept:
+                    Folder(old.parent).delete(old.name)
 
 
 class ChampionCheckpoint(_Checkpoint):
@@ -204,10 +210,10 @@ def keep_earlier(last: Path) -> None:
     Folder(last.parent).copy(last.name, f"generation-{generation_of(last):05}.ckpt")
 
 
-def earlier_checkpoints(folder: Path) -> list[Path]:
-    """Return the earlier checkpoints in a folder, newest first; files of other names are the user's."""
+def earlier_checkpoints(folder: Path, before: float = math.inf) -> list[Path]:
+    """Return a folder's earlier checkpoints of generations `before` this one, newest first; others are the user's."""
     named = [(int(match[1]), path) for path in folder.glob("*") if (match := EARLIER.fullmatch(path.name))]
-    return [path for _, path in sorted(named, reverse=True)]
+    return [path for generation, path in sorted(named, reverse=True) if generation < before]
 
 
 def newest_intact(folder: Path, put_aside: bool = True) -> Path | None:

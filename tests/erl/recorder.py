@@ -34,6 +34,10 @@ class Recorder(Callback):
     """By generation: what every agent drew, (training steps, agents, batch, ...) of each stored field."""
     metrics: dict[int, dict[str, Any]] = field(default_factory=dict)
     pointers: list[tuple[int, ...]] = field(default_factory=list)
+    optimizer_steps: int = 0
+
+    def on_before_optimizer_step(self, *_: Any) -> None:
+        self.optimizer_steps += 1
 
     def on_phase_end(self, trainer: Trainer, module: ERLModule, phase: str) -> None:
         generation = trainer.current_epoch

@@ -8,7 +8,8 @@ from torch import Tensor, nn
 
 from eigen2.core.networks import Inputs
 from eigen2.erl.estimate import TOGETHER_BYTES, batches_together, workspace_bytes
-from eigen2.erl.learners import DDPG
+from eigen2.erl.learners import DDPG, Batch, Losses
+from eigen2.erl.population import Population
 from tests.erl.probe import Probe, ProbeActor, ProbeCritic, ProbeRollouts
 
 WALK = Probe(lambda x, action, step: x, steps=3, contexts=(-1.0, 0.5), walks=True)
@@ -39,6 +40,24 @@ def test_learning_takes_the_tensors_of_its_graph() -> None:
     assert 4e6 <= acting < 5e6, "no graph"
     # three graphs of 4 MB live at a time, critic, actor, and critic of the actor's action, and some copies
     assert 12e6 < found < 24e6
+
+
+class Noisy(DDPG):
+    """Asks for noise."""
+
+    uses_noise = True
+
+    def losses(self, population: Population, batch: Batch, train_actor: bool = True) -> Losses:
+        assert batch.noise is not None
+        assert batch.noise.shape == batch.action.shape
+        return super().losses(population, batch, train_actor)
+
+
+def test_a_learner_that_uses_noise_is_given_some() -> None:
+    sizes = (
+        workspace_bytes(data(8), each, torch.device("cpu"), Wide, Wide, nullcontext)[1] for each in (Noisy(), DDPG())
+    )
+    assert next(sizes) == next(sizes)
 
 
 def test_it_grows_with_the_batch_and_draws_nothing() -> None:

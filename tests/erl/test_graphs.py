@@ -55,7 +55,8 @@ def taped(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
 def trained(*callbacks: Callback, **settings: Any) -> Recorder:
     recorder = Recorder()
-    fit(WALK, *callbacks, recorder, epochs=3, **settings)
+    module = fit(WALK, *callbacks, recorder, epochs=3, **settings)
+    assert module.trainer.global_step == recorder.optimizer_steps
     return recorder
 
 
@@ -66,6 +67,7 @@ def trained_directly(name: str, fault: bool = False, fused: bool = True) -> Reco
 
 
 def check_same(direct: Recorder, recorded: Recorder) -> None:
+    assert direct.optimizer_steps == recorded.optimizer_steps > WARM_UP
     for moment, state in direct.states.items():
         other = recorded.states[moment]
         assert [name for name in state if not same(state[name], other[name])] == [], moment
@@ -347,6 +349,16 @@ def test_compiled_steps_agree_up_to_rounding(settings: dict[str, Any], caplog: p
         left, right = (each.states[1, "train"][name].isfinite() for each in (direct, compiled))
         assert torch.equal(left, right)
     assert "cannot be compiled" not in caplog.text
+
+
+@pytest.mark.slow
+def test_a_broken_agent_leaves_the_others_the_same_bits_with_compiled_steps() -> None:
+    runs = [trained(*faults, compile=True, learner=TD3(), gradient_steps=9) for faults in ([], [Fault()])]
+    healthy, other = (run.states[1, "train"] for run in runs)
+    assert other["critic"][-1].isnan().any()
+    assert [
+        name for name in healthy if len(healthy[name]) == 4 and not same(healthy[name][:-1], other[name][:-1])
+    ] == []
 
 
 @pytest.mark.slow

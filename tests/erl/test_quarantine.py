@@ -313,3 +313,9 @@ def test_if_all_fail_the_run_stops_with_the_last_checkpoint(settings: dict[str, 
     weights = [value for name, value in last["state_dict"].items() if name.endswith(("n.actor", "n.critic"))]
     assert len(weights) == 2
     assert all(value.isfinite().all() for value in weights)
+
+
+def test_if_all_that_evolve_fail_the_run_stops_though_a_learner_is_sound(tmp_path: Path) -> None:
+    stop = stopped(tmp_path, Fault("actor", NAN, generation=2, row=1), population_size=2, learners=1)
+    assert stop.code == ALL_AGENTS_FAILED
+    assert str(stop).startswith("all agents that evolve (1) failed in generation 2, not finite: ")

@@ -9,10 +9,18 @@ from pathlib import Path
 import pytest
 import torch
 
+from eigen2.erl.module import ERLModule
 from eigen2.errors import UserError
-from eigen2.runtime.checkpoint import DurableCheckpointIO, earlier_checkpoints, keep_earlier, newest_intact
+from eigen2.runtime.checkpoint import (
+    DurableCheckpointIO,
+    GenerationCheckpoint,
+    earlier_checkpoints,
+    keep_earlier,
+    newest_intact,
+)
 from eigen2.runtime.checksums import verify_checksum, write_checksum
 from tests.command import eigen2, in_fork
+from tests.erl.probe import AIM, ProbeRollouts, make_trainer
 
 
 def test_failed_write_leaves_the_old_file_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -176,3 +184,16 @@ def fill_disk(path: Path) -> set[str]:
 
 def test_a_disk_that_takes_any_part_of_a_file_raises_oserror_and_keeps_the_old_one(tmp_path: Path) -> None:
     assert in_fork(fill_disk, tmp_path / "last.ckpt") == {"[Errno 27] File too large"}
+
+
+def test_a_run_resumed_from_an_earlier_generation_leaves_none_of_the_abandoned_ones(tmp_path: Path) -> None:
+    def fit(epochs: int, ckpt_path: Path | None = None) -> list[int]:
+        keeper = GenerationCheckpoint(str(tmp_path), keep=3)
+        settings = {"default_root_dir": tmp_path, "enable_checkpointing": True, "plugins": [DurableCheckpointIO()]}
+        trainer = make_trainer(keeper, epochs=epochs, **settings)
+        trainer.fit(ERLModule(population_size=2, gradient_steps=1), ProbeRollouts(AIM), ckpt_path=ckpt_path)
+        return [verify_checksum(path) for path in (tmp_path / "last.ckpt", *earlier_checkpoints(tmp_path))]
+
+    assert fit(6) == [5, 4, 3]
+    assert fit(5, tmp_path / "generation-00003.ckpt") == [4, 3]  # of the 4 and 5 that were, none is left
+    assert fit(7, tmp_path / "last.ckpt") == [6, 5, 4]

@@ -112,7 +112,7 @@ def test_orders_of_a_fit_with_membership_warn_without_its_file(
     prices, spec = read_prices(fitted.prices), load(exported).config["inference"]
     assert spec["members"] is False
     of_members = Trader(changed(exported, inference={**spec, "members": True}))
-    spans = pd.DataFrame({"ticker": trader.investable, "from": pd.NaT, "to": pd.NaT})
+    spans = pd.DataFrame({"ticker": trader.investable, "first": pd.NaT, "last": pd.NaT})
     for each, membership in ((trader, None), (of_members, spans)):
         each.orders(prices, membership=membership)
     assert "data.membership" not in caplog.text
