@@ -40,7 +40,7 @@ def population_step(
             losses = full.module.learner.losses(population, batch)
             ((losses.actor + losses.critic).sum() / len(slots)).backward()  # type: ignore[no-untyped-call]
         clip_and_check(population, settings["max_grad_norm"])
-        step(population, optimizer)
+        step(population, optimizer.step)
         update_targets(population, settings["tau"])
 
     return run

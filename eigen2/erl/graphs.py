@@ -138,7 +138,8 @@ class Compiled:
                 self._compiled = self._run
                 warn_once(str(error))
             else:
-                self._compiled = _compile(*recorded)
+                # a process without learners has nothing to do in some steps
+                self._compiled = _compile(*recorded) if recorded[0].inputs else self._run
         return self._compiled()
 
 
@@ -209,9 +210,7 @@ class Recording:
         return self._nodes[id(value)]
 
     def add(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Make an operation and record it, unless it is a mark for torch's profiler, as optimizers make."""
-        if function.namespace == "profiler":
-            return function(*args, **kwargs)
+        """Make an operation and record it."""
         if torch.Tag.nondeterministic_seeded in function.tags:
             raise CannotRecord(f"{function} draws random numbers")
         # a constant is an input, which later operations may change

@@ -159,7 +159,7 @@ class ERLModule(PopulationModule):
 
     def take_step(self, tensors: Mapping[str, Tensor], train_actor: bool) -> None:
         """Step the optimizer and move the targets; see `Graphs`."""
-        step(self.population, self.adam, train_actor)
+        step(self.population, self.adam.step_rows, train_actor)
         if train_actor:
             update_targets(self.population, self.hparams["tau"])
 

@@ -27,20 +27,19 @@ class RowAdam(Adam):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None, run: Callable[[], Any] | None = None) -> Any:
-        """Step every row of the parameters that have a gradient; return what the closure returned.
-
-        `run` is called in place of that: a recorded step, which did it when it was recorded.
-        """
+        """Run the closure, then `step_rows`, or in place of it `run`, and return what the closure returned."""
         with torch.enable_grad():
             loss = None if closure is None else closure()
-        if run is not None:
-            run()
-            return loss
+        (run or self.step_rows)()
+        return loss
+
+    @torch.no_grad()
+    def step_rows(self) -> None:
+        """Step every row of the parameters that have a gradient, without the optimizer's hooks."""
         for group in self.param_groups:
             for rows in group["params"]:
                 if rows.grad is not None:
                     self._step(rows, rows.grad, group)
-        return loss
 
     def _step(self, rows: Tensor, grad: Tensor, group: dict[str, Any]) -> None:
         state = self.state[rows]

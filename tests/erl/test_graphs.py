@@ -305,6 +305,12 @@ def test_a_compiler_that_fails_ends_the_run_as_its_results_would_differ(monkeypa
         trained(compile=True)
 
 
+def test_a_function_without_operations_is_not_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compat, "compile_graph", None)
+    compiled = Compiled(lambda: None)
+    assert [compiled(), compiled()] == [None, None]
+
+
 @pytest.mark.usefixtures("uncompiled")
 def test_the_first_call_of_a_graph_counts_once_and_constants_stay() -> None:
     total, calls = torch.zeros(2), []

@@ -1,8 +1,9 @@
 """Gradient steps of a whole population, independent by row, skipping agents whose numbers are not finite."""
 
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float
@@ -82,18 +83,19 @@ def clip_and_check(
     gradients = [_gradient(rows) for rows in (population.actor, population.critic)]
     norms = torch.stack([torch.linalg.vector_norm(gradient, dim=1) for gradient in gradients])
     finite = torch.isfinite(torch.cat([torch.zeros_like(norms) if loss is None else loss[:, : norms.shape[1]], norms]))
-    for gradient, norm in zip(gradients, norms, strict=True):
-        gradient.mul_((max_grad_norm / (norm + 1e-6)).clamp(max=1.0)[:, None])
+    if max_grad_norm < math.inf:
+        for gradient, norm in zip(gradients, norms, strict=True):
+            gradient.mul_((max_grad_norm / (norm + 1e-6)).clamp(max=1.0)[:, None])
     return Check(finite, finite.all())
 
 
 @torch.no_grad()
-def step(population: Population, optimizer: Optimizer, train_actor: bool = True) -> None:
+def step(population: Population, step_optimizer: Callable[[], Any], train_actor: bool = True) -> None:
     """Step the optimizer and zero the gradients; without `train_actor` actors keep weights and moments."""
     gradient = _gradient(population.actor)
     if not train_actor:  # even with a zero gradient its momentum would move it
         population.actor.grad = None
-    optimizer.step()
+    step_optimizer()
     population.actor.grad = gradient
     clear_gradients(population)
 

@@ -1,5 +1,6 @@
 """Losses, clipping and targets: numbers worked out by hand, and plain modules and optimizers agent by agent."""
 
+import math
 from collections.abc import Callable
 from functools import partial
 
@@ -205,7 +206,7 @@ def gradient(rows: nn.Parameter) -> Tensor:
     return rows.grad
 
 
-@pytest.mark.parametrize("max_norm", [100.0, 0.5])
+@pytest.mark.parametrize("max_norm", [100.0, math.inf, 0.5])
 def test_a_population_trains_as_separate_modules_with_separate_optimizers_do(max_norm: float) -> None:
     population, lr, tau = probe_population(), (1e-2, 3e-2), 0.2
     alone = []
@@ -223,7 +224,7 @@ def test_a_population_trains_as_separate_modules_with_separate_optimizers_do(max
         batch = probe_batch(number)
         losses = backward(population, batch)
         assert bool(clip_and_check(population, max_norm, losses).all_finite)
-        step(population, optimizer)
+        step(population, optimizer.step)
         update_targets(population, tau)
         for agent, reference in enumerate(alone):
             told = reference.step(
@@ -266,7 +267,7 @@ def test_a_broken_agent_skips_its_steps_and_leaves_the_others_training_bit_for_b
             assert bool(check.all_finite) == (number not in broken)
             skipping = None if check.all_finite else ~check.finite.all(0)
             with skipped(population, optimizer, skipping):
-                step(population, optimizer)
+                step(population, optimizer.step)
                 update_targets(population, 0.1)
             unchanged = [torch.equal(rows[2], old) for rows, old in zip(state, before, strict=True)]
             assert all(unchanged) if number in broken else not unchanged[1]
