@@ -15,6 +15,7 @@ import pandas as pd
 from lightning.pytorch import Trainer, seed_everything
 
 from callbacks import GarbageCollector, MemoryProfiler
+from eigen2.core.config import made
 from eigen2.core.datamodule import TestResult
 from eigen2.core.export import ExportedChampion, load
 from eigen2.erl.module import ERLModule
@@ -22,8 +23,12 @@ from eigen2.errors import UserError, require_range
 from eigen2.files import Folder
 from eigen2.market.data.frames import frame_prices
 from eigen2.market.data.source import read_prices
+from eigen2.market.data.universe import Universe, read_membership
 from eigen2.market.datamodule import MarketDataModule
 from eigen2.market.serving.trader import Trader
+from eigen2.market.simulation.account import AccountRules
+from eigen2.market.simulation.rules import TradingRules
+from eigen2.market.synthetic.generator import SyntheticMarket
 from eigen2.runtime.checkpoint import ChampionCheckpoint, DurableCheckpointIO, GenerationCheckpoint
 from eigen2.runtime.console import GenerationReport, hide_library_messages
 from eigen2.runtime.logger import RunLogger
@@ -31,6 +36,13 @@ from eigen2.runtime.run_folder import find_checkpoint, locked_folder, move_earli
 
 Prices = pd.DataFrame | str | Path
 SILENT: dict[str, Any] = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
+GROUPS: dict[str, type] = {
+    "rules": TradingRules,
+    "account": AccountRules,
+    "investable": Universe,
+    "synthetic": SyntheticMarket,
+}
+"""Settings that are groups, which may be dictionaries."""
 QUIET: dict[str, Any] = {"enable_model_summary": False, "num_sanity_val_steps": 0, "log_every_n_steps": 1}
 
 
@@ -90,19 +102,21 @@ class Result:
         assert self.module.test_result is not None
         return self.module.test_result
 
-    def predict(self, prices: Prices, first: date | None = None) -> pd.DataFrame:
+    def predict(self, prices: Prices, first: date | None = None, membership: str | Path | None = None) -> pd.DataFrame:
         """Return the champion's decisions at the close of each new day, see `Trader.orders`.
 
         Args:
             prices: a DataFrame or file as for `fit`, with the context of the first new day.
             first: day of the first decision; None is the last day that the fit used.
+            membership: file of the days on which tickers may be bought, with the new days; None for all days.
 
         Raises:
-            UserError: the prices lack a feature, have no day to decide on, or too few before it.
+            UserError: the prices lack a feature, have no day to decide on, or too few before it, or the file of
+                memberships cannot be read.
         """
         # the class of its actor was given to `fit` in this process
         trader = Trader(self.champion, (self.champion.config["actor"] or {}).get("class_path"))
-        return _orders(trader, prices, first)
+        return _orders(trader, prices, first, membership)
 
     @property
     def _checkpoint(self) -> str:
@@ -128,7 +142,8 @@ def fit(
         generations: generations to train for (1 or more).
         folder: folder of the run, made if it is missing.
         seed: seed of all randomness (0 or more).
-        settings: settings of `ERLModule` and `MarketDataModule`, such as `population_size` or `holdout_from`.
+        settings: settings of `ERLModule` and `MarketDataModule`, such as `population_size` or `holdout_from`; groups
+            such as `rules` may be dictionaries.
 
     Raises:
         UserError: a setting is unknown or out of range, or the prices cannot be used.
@@ -136,12 +151,14 @@ def fit(
     require_range("generations", generations, least=1)
     hide_library_messages()
     of_module, of_data = _split(settings)
+    of_data |= {name: made(cls, name, of_data[name]) for name, cls in GROUPS.items() if of_data.get(name) is not None}
     if prices is not None and of_data.get("synthetic") is not None:
         raise UserError("fit is given prices and a synthetic market: leave one out")
     root, frame, path = Path(folder), None, None if prices is None else str(prices)
     if isinstance(prices, pd.DataFrame):
         frame = frame_prices(prices, of_data.get("features", ()))
-        digest = hashlib.blake2b(pd.util.hash_pandas_object(frame, index=False).to_numpy().tobytes(), digest_size=8)
+        values = pd.util.hash_pandas_object(frame, index=False).to_numpy().tobytes()
+        digest = hashlib.blake2b("\0".join(frame.columns).encode() + values, digest_size=8)
         path = str(root.resolve() / "prices" / f"{digest.hexdigest()}.parquet")
     data, module = MarketDataModule(path, **of_data), ERLModule(**of_module)
     seed_everything(seed, verbose=False)
@@ -170,11 +187,13 @@ def test(run: Result | str | Path) -> TestResult:
     return (run if isinstance(run, Result) else Result.open(run)).test()
 
 
-def predict(run: Result | str | Path, prices: Prices, first: date | None = None) -> pd.DataFrame:
+def predict(
+    run: Result | str | Path, prices: Prices, first: date | None = None, membership: str | Path | None = None
+) -> pd.DataFrame:
     """Return the decisions of the champion of a fit, given as its result or its folder, see `Result.predict`."""
     if isinstance(run, Result):
-        return run.predict(prices, first)
-    return _orders(Trader(load(_best(Path(run)))), prices, first)
+        return run.predict(prices, first, membership)
+    return _orders(Trader(load(_best(Path(run)))), prices, first, membership)
 
 
 def _best(folder: Path) -> str:
@@ -183,10 +202,11 @@ def _best(folder: Path) -> str:
     return checkpoint
 
 
-def _orders(trader: Trader, prices: Prices, first: date | None) -> pd.DataFrame:
+def _orders(trader: Trader, prices: Prices, first: date | None, membership: str | Path | None) -> pd.DataFrame:
+    spans = None if membership is None else read_membership(membership)
     if isinstance(prices, pd.DataFrame):
-        return trader.orders(frame_prices(prices, trader.features), first)
-    return trader.orders(read_prices(prices, trader.features), first)
+        return trader.orders(frame_prices(prices, trader.features), first, spans)
+    return trader.orders(read_prices(prices, trader.features), first, spans)
 
 
 def _split(settings: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -69,6 +69,7 @@ def test_the_notebook_runs_from_top_to_bottom(tmp_path: Path, monkeypatch: pytes
         ({"path": "prices.csv"}, "fit has no setting path"),
         ({"population_size": 0}, "model.population_size is 0"),
         ({"generations": 0}, "generations is 0"),
+        ({"rules": {"allow_shorts": True}}, "rules is {'allow_shorts': True}; give settings of TradingRules"),
         ({"holdout_from": "soon", "synthetic": eigen2.SyntheticMarket(days=300)}, "data.holdout_from is 'soon'"),
     ],
 )
@@ -76,6 +77,17 @@ def test_settings_that_cannot_be_used(settings: dict[str, Any], words: str, tmp_
     with pytest.raises(UserError, match=words):
         eigen2.fit(**{"generations": 1, "folder": tmp_path, **settings})
     assert not (tmp_path / "metrics.csv").exists()
+
+
+def test_settings_may_be_dictionaries_and_frames_are_kept_by_the_names_of_columns(tmp_path: Path) -> None:
+    frame = eigen2.SyntheticMarket(days=300, columns=3).generate().assign(a=1.5)
+    rules = {"allow_short": True}
+    for name in "ab":
+        prices = frame.rename(columns={"a": name})
+        settings = {"features": [name], "rules": rules, "population_size": 2, "gradient_steps": 0}
+        result = eigen2.fit(prices, 1, folder=tmp_path, **settings)
+        assert result.data.rules == eigen2.TradingRules(allow_short=True)
+    assert len([*(tmp_path / "prices").iterdir()]) == 2
 
 
 def test_a_frame_and_another_source_are_too_much(tmp_path: Path) -> None:

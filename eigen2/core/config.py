@@ -3,7 +3,21 @@
 import inspect
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
-from typing import Any
+from typing import Any, TypeVar
+
+from eigen2.errors import UserError
+
+Settings = TypeVar("Settings")
+
+
+def made(cls: type[Settings], name: str, value: Settings | Mapping[str, Any] | None) -> Settings:
+    """Return an instance unchanged, or make one from settings; raise UserError if these are not its."""
+    if value is not None and not isinstance(value, Mapping):
+        return value
+    try:
+        return cls(**(value or {}))
+    except TypeError as error:
+        raise UserError(f"{name} is {dict(value or {})}; give settings of {cls.__name__}: {error}") from error
 
 
 def to_config(value: object) -> Any:

@@ -119,6 +119,20 @@ def test_recorded_steps_use_what_is_loaded_later(taped: Any) -> None:
     assert not same(direct.states[2, "train"]["actor"], unloaded.states[2, "train"]["actor"])
 
 
+def test_recorded_steps_have_their_gradients_in_the_same_memory(taped: Any) -> None:
+    seen = set()
+
+    class Watch(Callback):
+        def on_train_epoch_start(self, trainer: Trainer, module: LightningModule) -> None:
+            assert isinstance(module, ERLModule)
+            seen.add(tuple(0 if rows.grad is None else rows.grad.data_ptr() for rows in module.population.parameters()))
+
+    with taped():
+        trained(Watch(), **RUNS["population"])
+    (pointers,) = seen
+    assert all(pointers)
+
+
 class Waiting(DDPG):
     """Asks for the value of a tensor, as a network written without a thought of GPUs may."""
 

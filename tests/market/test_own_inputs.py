@@ -26,8 +26,8 @@ SMALL = {"context_days": 20, "trading_days": 15, "settlement_days": 5, "replay_m
 DAYS = {"validation_from": DATES[200], "holdout_from": DATES[230]}
 
 
-def built(**settings: object) -> MarketDataModule:
-    data = MarketDataModule.from_frame(PRICES, **{**SMALL, **DAYS, **settings})
+def built(prices: pd.DataFrame = PRICES, **settings: object) -> MarketDataModule:
+    data = MarketDataModule.from_frame(prices, **{**SMALL, **DAYS, **settings})
     data.setup("fit")
     data.build(2, torch.device("cpu"))
     return data
@@ -78,6 +78,19 @@ def test_the_volume_of_the_training_days_caps_orders() -> None:
     later.apply_inference_spec(data.inference_spec())
     np.testing.assert_allclose(later.val_env.accounts.capacity, 0.02 * usual, rtol=1e-6)
     assert built().eval_env.accounts.capacity is None
+
+
+def test_columns_that_the_cap_bars_are_named() -> None:
+    late = PRICES[(PRICES["ticker"] != "S0002") | (PRICES["date"] >= DATES[120])]
+    capped = built(late, account=AccountRules(volume_cap=0.01)).describe()
+    assert capped["volume cap"] == "'S0002' trade on less than half of the training days: they are never bought"
+    assert "volume cap" not in built(account=AccountRules(volume_cap=0.01)).describe()
+
+
+def test_a_benchmark_that_the_fit_lacked_is_refused() -> None:
+    spec = built(PRICES[PRICES["ticker"] != "S0003"]).inference_spec()
+    with pytest.raises(UserError, match=r"data\.benchmark has 'S0003', which the prices of the fit do not have"):
+        built(benchmark="S0003").apply_inference_spec(spec)
 
 
 def test_a_run_from_fit_to_orders(tmp_path: Path) -> None:

@@ -73,7 +73,7 @@ def _long(frame: pd.DataFrame) -> pd.DataFrame:
         assert isinstance(rows, pd.DataFrame)  # a level is left
         return rows.dropna(how="all").rename_axis(["date", "ticker"]).rename_axis(columns=None).reset_index()
     if not isinstance(frame.index, pd.MultiIndex | pd.RangeIndex) and "date" not in levels[0]:
-        text = pd.api.types.is_string_dtype(frame.index)
+        text = pd.api.types.infer_dtype(frame.index) in ("string", "date")
         index = pd.to_datetime(frame.index, errors="coerce", format="ISO8601") if text else frame.index
         frame = frame if index.hasnans else frame.set_axis(index)
     by_date = isinstance(frame.index, pd.DatetimeIndex) and "date" not in levels[0]
@@ -83,6 +83,8 @@ def _long(frame: pd.DataFrame) -> pd.DataFrame:
     if by_date:
         frame = frame.rename_axis("date")
     named = [name for name in frame.index.names if name is not None]
+    if doubled := [name for name in named if fold(str(name)) in levels[0]]:  # of `set_index(..., drop=False)`
+        frame, named = frame.reset_index(doubled, drop=True), [name for name in named if name not in doubled]
     return frame.reset_index(named) if named else frame
 
 

@@ -22,8 +22,10 @@ PerAccount = Any  # Float[np.ndarray, "*accounts"], or a number for a single ser
 
 
 def daily_returns(equity: Series) -> Any:
-    """Return the relative change of each day's equity, one value fewer than days; only the last may be 0 or below."""
-    return equity[..., 1:] / equity[..., :-1] - 1
+    """Return the relative change of each day's equity, one value fewer than days; 0 once it was 0 or below: ruin."""
+    before = equity[..., :-1]
+    alive = np.minimum.accumulate(before, axis=-1) > 0
+    return np.divide(equity[..., 1:], before, out=np.ones_like(before, dtype=np.float64), where=alive) - 1
 
 
 def total_return(equity: Series) -> PerAccount:
@@ -131,8 +133,12 @@ def turnover(equity: Series, traded: PerAccount) -> PerAccount:
 
 
 def mean_exposure(equity: Series, exposure: Series) -> PerAccount:
-    """Return the mean fraction of the equity in positions at all closes but the first, which precedes any order."""
-    return (exposure[..., 1:] / equity[..., 1:]).mean(-1)
+    """Return the mean fraction of the equity in positions at all closes but the first, which precedes any order.
+
+    It counts as 0 where the equity is 0 or below.
+    """
+    share = np.zeros_like(equity[..., 1:], dtype=np.float64)
+    return np.divide(exposure[..., 1:], equity[..., 1:], out=share, where=equity[..., 1:] > 0).mean(-1)
 
 
 def hit_rate(gains: Gains) -> PerAccount:

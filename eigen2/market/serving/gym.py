@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -12,6 +12,7 @@ import torch
 from gymnasium import spaces
 from jaxtyping import Float32
 
+from eigen2.core.config import made
 from eigen2.errors import UserError, require_range
 from eigen2.market.data.cache import load_panel
 from eigen2.market.data.panel import MarketPanel, window_starts
@@ -28,7 +29,6 @@ from eigen2.market.synthetic.generator import SyntheticMarket
 
 PARTS = ("market", "columns", "portfolio")  # parts of an observation, in this order
 SPLITS = ("train", "validation", "holdout")
-Settings = TypeVar("Settings", TradingRules, AccountRules, SyntheticMarket, Universe)
 Observation = Float32[np.ndarray, " size"]
 
 
@@ -90,11 +90,11 @@ class TradingEnv(gymnasium.Env[Any, Any]):
             raise UserError(f"split is {split!r}; set it to one of {', '.join(SPLITS)}")
         if sum(market is not None for market in (path, synthetic, panel)) > 1:
             raise UserError("more than one of path, synthetic and panel is given; leave out all but one")
-        rules = _settings(TradingRules, "rules", rules)
+        rules = made(TradingRules, "rules", rules)
         options: dict[str, Any] = {"validation_days": validation_days, "holdout_days": holdout_days}
         options |= {"indicators": indicators, "features": features}
         if panel is None:
-            market = None if synthetic is None else _settings(SyntheticMarket, "synthetic", synthetic)
+            market = None if synthetic is None else made(SyntheticMarket, "synthetic", synthetic)
             folder = cache_dir if market is None else None
             panel = load_panel(market or path or sample_path(), **options, membership=membership, cache_dir=folder)
         self.panel = panel
@@ -111,8 +111,8 @@ class TradingEnv(gymnasium.Env[Any, Any]):
                 f"{self._lengths[1]} (trading_days + settlement_days) that starts on the last of context_days "
                 f"{context_days}; lower one"
             )
-        self.investable = resolve(_settings(Universe, "investable", investable), panel)
-        account = _settings(AccountRules, "account", account)
+        self.investable = resolve(made(Universe, "investable", investable), panel)
+        account = made(AccountRules, "account", account)
         terms = Terms(rules, account, trading_days, settlement_days)
         self._encoder = AverageEncoder(panel, self.investable, context_days, terms)
         capacity = account.capacity(panel.traded_value[self.investable])
@@ -157,13 +157,3 @@ class TradingEnv(gymnasium.Env[Any, Any]):
         inputs, day = self._encoder(observation), int(observation["day"])
         vector = torch.cat([inputs[name].flatten() for name in PARTS]).numpy()
         return vector, {"day": day, "date": str(self.panel.dates[day])}
-
-
-def _settings(cls: type[Settings], name: str, value: Settings | Mapping[str, Any] | None) -> Settings:
-    """Return an instance unchanged, or make one from settings."""
-    if value is not None and not isinstance(value, Mapping):
-        return value
-    try:
-        return cls(**(value or {}))
-    except TypeError as error:
-        raise UserError(f"{name} is {dict(value or {})}; give settings of {cls.__name__}: {error}") from error

@@ -155,6 +155,8 @@ class _Writer:
             gain_pct = math.copysign(100, position["size"]) * (price / position["entry"] - 1)
             row = {**position, "action": "hold", "price": price, "stake_pct": stake, "gain_pct": gain_pct}
             reason = f"the take-profit is not reached; closes in {left} day{'s' * (left > 1)} at the latest"
+            if left <= 0:
+                reason = "it had to close, but has no price; closes at the next one"
             self.tomorrow.append({**row, "reason": reason})
         return rows
 

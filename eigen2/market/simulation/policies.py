@@ -48,7 +48,8 @@ def buy_and_hold(
     table = market_table(prices[:, bought], rules.delisting_return)
     entry, close = entry[bought], table[days.start : days.stop, LAST_CLOSE].astype(np.float64)
     close[-1] = final_closes(table, np.full(len(bought), days.stop - 1), np.arange(len(bought)))
-    close = np.ascontiguousarray(np.where(close > 0, close, entry))  # the order in memory decides how sums are rounded
+    traded_before = np.maximum.accumulate(close > 0)  # later closes of 0 are those of a total loss
+    close = np.ascontiguousarray(np.where(traded_before, close, entry))  # the order in memory decides rounding of sums
     paid = entry * (1 + rules.side_cost)
     shares = np.full(len(bought), account.initial_cash / len(bought))
     if capacity is not None:
@@ -106,7 +107,8 @@ def order_by_score(score: Float[np.ndarray, "days columns"], rules: TradingRules
     """
     if rules.mode == "weights":
         ranks = 2 * pd.DataFrame(score).rank(axis=1, pct=True).to_numpy(np.float32) - 1
-        scaled = torch.from_numpy(np.nan_to_num(ranks, nan=-1))[..., None]
+        neutral = 0 if rules.allow_short else -1
+        scaled = torch.from_numpy(np.nan_to_num(ranks, nan=neutral))[..., None]
         return lambda seen: scaled[seen["day"].long()].expand(*seen["weight"].shape, 1)
     size = np.abs(score) if rules.allow_short else score
     table = torch.from_numpy(np.where(size > 0, score, 0).astype(np.float32))

@@ -27,6 +27,8 @@ def yfinance(level: int = 0) -> pd.DataFrame:
         (LONG.set_index("date"), LONG),
         (LONG.set_index("date").rename_axis(None), LONG),
         (LONG.set_index(["ticker", "date"]), LONG),
+        (LONG.set_index("date", drop=False), LONG),
+        (LONG.set_index(["ticker", "date"], drop=False), LONG),
         (LONG.assign(date=LONG["date"].dt.strftime("%Y-%m-%d")), LONG),
         (LONG.assign(date=LONG["date"].dt.date, volume=LONG["volume"].astype(int)), LONG),
         (LONG.assign(date=LONG["date"].dt.tz_localize("America/New_York") + pd.Timedelta(hours=16)), LONG),
@@ -35,6 +37,7 @@ def yfinance(level: int = 0) -> pd.DataFrame:
         (yfinance()[["Close"]], CLOSES),
         (LONG.pivot(index="date", columns="ticker", values="close"), CLOSES),
         (LONG.pivot(index="date", columns="ticker", values="close").rename(index="{:%Y-%m-%d}".format), CLOSES),
+        (LONG.pivot(index="date", columns="ticker", values="close").rename(index=pd.Timestamp.date), CLOSES),
         (LONG[["date", "ticker", "close"]], CLOSES),
     ],
 )

@@ -13,6 +13,7 @@ from eigen2.market.evaluation.performance import (
     alpha_beta,
     annualised_return,
     calmar_ratio,
+    daily_returns,
     format_measure,
     hit_rate,
     information_ratio,
@@ -103,6 +104,15 @@ def test_the_unit_of_money_does_not_matter(curve: np.ndarray, factor: float) -> 
 def test_drawdown_equals_the_worst_of_all_pairs(curve: np.ndarray) -> None:
     worst = max(1 - curve[j] / curve[i] for i in range(len(curve)) for j in range(i, len(curve)))
     assert max_drawdown(curve) == pytest.approx(worst, abs=1e-12)
+
+
+def test_nothing_is_gained_after_ruin() -> None:
+    """What a ruined account loses further is no gain on a negative equity."""
+    equity, exposure = np.array([[100.0, -2, -20, -10], [100, 101, 102, 103]]), np.full((2, 4), 50.0)
+    assert daily_returns(equity)[0].tolist() == pytest.approx([-1.02, 0, 0])
+    assert daily_returns(equity)[1] == pytest.approx(equity[1, 1:] / equity[1, :-1] - 1)
+    assert sharpe_ratio(equity)[0] < 0
+    assert mean_exposure(equity, exposure) == pytest.approx([0, np.mean(50 / equity[1, 1:])])
 
 
 def test_accounts_side_by_side_are_as_each_alone() -> None:

@@ -208,3 +208,11 @@ def test_stakes_are_what_leverage_leaves() -> None:
     assert first["stake_pct"].tolist() == pytest.approx([50, 50])  # they asked for 80 each
     assert values_of(second, "action", "ticker") == [("hold", "C0"), ("hold", "C1"), ("unfunded", "C2")]
     assert second["stake_pct"].tolist() == pytest.approx([50, 50, 0])
+
+
+def test_a_position_that_is_due_without_a_price_waits_for_one() -> None:
+    prices = bars(FLAT, FLAT, None, None, None, (90, 91, 89, 90))
+    due = written(prices, ordering((2, 10), (0, 0)), max_holding_days=2, delisting_return=0.0)
+    reasons = due[due["action"] == "hold"]["reason"].tolist()
+    assert reasons[-1] == "it had to close, but has no price; closes at the next one"
+    assert not any(" 0 day" in reason or "-" in reason.replace("take-profit", "") for reason in reasons)

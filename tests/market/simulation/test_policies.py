@@ -103,11 +103,13 @@ class TestBuyAndHold:
         assert simulation.equity[0] == pytest.approx([100_000, shares * 200, shares * 220, shares * 250 * 0.999])
         assert simulation.traded == pytest.approx([shares * (200 + 250)])
 
-    def test_delisted_columns_lose_the_delisting_return(self) -> None:
+    @pytest.mark.parametrize(("delisting_return", "left"), [(-0.3, 85_000), (-1.0, 50_000)])
+    def test_delisted_columns_lose_the_delisting_return(self, delisting_return: float, left: float) -> None:
         prices = flat(30, 2)
         prices[3:, 0] = NAN
-        simulation = buy_and_hold(prices, rules(), MONEY, range(0, 6))
-        assert simulation.equity[0] == pytest.approx([100_000] * 3 + [85_000] * 3)
+        simulation = buy_and_hold(prices, rules(delisting_return=delisting_return), MONEY, range(0, 6))
+        assert simulation.equity[0] == pytest.approx([100_000] * 3 + [left] * 3)
+        assert simulation.closed["profit"].sum() == pytest.approx(left - 100_000)
 
     @pytest.mark.parametrize("most", [None, 300.0])
     @pytest.mark.parametrize("execution", ["next_open", "close"])
@@ -248,6 +250,15 @@ class TestRandomBaseline:
             action = policy({"day": torch.tensor([[day]]), "held_days": torch.tensor([[held]])})
             given.append((action[0, 0, :, 0] >= 1).sum().item())
         assert given == [0, 1, 0, 1]
+
+
+@pytest.mark.parametrize(("short", "expected"), [(False, [0.0, 1.0, -1.0]), (True, [0.0, 1.0, 0.0])])
+def test_a_column_without_a_score_has_no_weight(short: bool, expected: list[float]) -> None:
+    prices = flat(30, 3)
+    prices[25:, 1], prices[:20, 2] = 122, NAN
+    policy = momentum(prices, rules(mode="weights", reward="account", allow_short=short))
+    seen = {"day": torch.tensor([28]), "weight": torch.zeros(1, 1, 3)}
+    assert policy(seen)[0, 0, :, 0].tolist() == expected
 
 
 @pytest.mark.parametrize("make", [momentum, None])
