@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Sequence
 
 import numpy as np
@@ -13,12 +14,13 @@ from eigen2.errors import UserError
 from eigen2.market.data.columns import Kind, dates, numbers, tickers
 from eigen2.market.data.dates import DateFormat, guess_dates
 from eigen2.market.data.files import quoted
-from eigen2.market.data.headers import ADJ_CLOSE, fold
+from eigen2.market.data.headers import ADJ_CLOSE, fold, fold_all
 from eigen2.market.data.source import COLUMNS, PRICE_COLUMNS, VALUES, sorted_prices
 
 log = logging.getLogger(__name__)
 
 WHERE = "the DataFrame"
+ZONE = re.compile(r"(?<=:\d\d)(Z|[+-]\d\d:?\d\d)$")  # at the end of a time
 
 
 def frame_prices(frame: pd.DataFrame, features: Sequence[str] = ()) -> pd.DataFrame:
@@ -34,9 +36,13 @@ def frame_prices(frame: pd.DataFrame, features: Sequence[str] = ()) -> pd.DataFr
             infinite, or a (date, ticker) appears twice.
     """
     long = _long(frame)
-    folded = [fold(str(name)) for name in long.columns]
+    names, own = [str(name) for name in long.columns], {name.strip().lower() for name in features}
+    plain, folded = [name.strip().lower() for name in names], fold_all(names)
     wanted = {**dict.fromkeys(COLUMNS), **dict.fromkeys(features)}
-    at = {name: [i for i, present in enumerate(folded) if present == fold(name)] for name in wanted}
+    at = {name: [i for i, present in enumerate(folded) if present == name and plain[i] not in own] for name in COLUMNS}
+    for name in features:
+        exact = [i for i, present in enumerate(plain) if present == name.strip().lower()]
+        at[name] = exact or [i for i, present in enumerate(folded) if present == fold(name)]
     filled = {"volume": np.nan} if not at["volume"] else {}
     if at["close"] and not any(at[name] for name in PRICE_COLUMNS[:3]):
         at |= dict.fromkeys(PRICE_COLUMNS[:3], at["close"])
@@ -74,7 +80,10 @@ def _long(frame: pd.DataFrame) -> pd.DataFrame:
         return rows.dropna(how="all").rename_axis(["date", "ticker"]).rename_axis(columns=None).reset_index()
     if not isinstance(frame.index, pd.MultiIndex | pd.RangeIndex) and "date" not in levels[0]:
         text = pd.api.types.infer_dtype(frame.index) in ("string", "date")
-        index = pd.to_datetime(frame.index, errors="coerce", format="ISO8601") if text else frame.index
+        index = frame.index
+        if text:  # of a time with a zone the day there counts
+            local = index.map(lambda value: ZONE.sub("", str(value)))
+            index = pd.to_datetime(local, errors="coerce", format="ISO8601")
         frame = frame if index.hasnans else frame.set_axis(index)
     by_date = isinstance(frame.index, pd.DatetimeIndex) and "date" not in levels[0]
     if by_date and not levels[0] & {"ticker", "close"}:

@@ -19,6 +19,12 @@ def yfinance(level: int = 0) -> pd.DataFrame:
     return frame.rename_axis(columns=["Price", "Ticker"]).swaplevel(0, level, axis=1)
 
 
+ZONED = LONG.pivot(index="date", columns="ticker", values="close").rename(
+    index=lambda day: f"{day:%Y-%m-%d} 00:00:00-0{4 + (day.day > 3)}:00"
+)
+"""As written by `to_csv` across a change of the clocks, and read back without dates."""
+
+
 @pytest.mark.parametrize(
     ("frame", "expected"),
     [
@@ -28,6 +34,8 @@ def yfinance(level: int = 0) -> pd.DataFrame:
         (LONG.set_index("date").rename_axis(None), LONG),
         (LONG.set_index(["ticker", "date"]), LONG),
         (LONG.set_index("date", drop=False), LONG),
+        (LONG.assign(price=1.0, vol=2.0), LONG),
+        (LONG.drop(columns="volume").assign(vol=LONG["volume"]), LONG),
         (LONG.set_index(["ticker", "date"], drop=False), LONG),
         (LONG.assign(date=LONG["date"].dt.strftime("%Y-%m-%d")), LONG),
         (LONG.assign(date=LONG["date"].dt.date, volume=LONG["volume"].astype(int)), LONG),
@@ -38,6 +46,7 @@ def yfinance(level: int = 0) -> pd.DataFrame:
         (LONG.pivot(index="date", columns="ticker", values="close"), CLOSES),
         (LONG.pivot(index="date", columns="ticker", values="close").rename(index="{:%Y-%m-%d}".format), CLOSES),
         (LONG.pivot(index="date", columns="ticker", values="close").rename(index=pd.Timestamp.date), CLOSES),
+        (ZONED, CLOSES),
         (LONG[["date", "ticker", "close"]], CLOSES),
     ],
 )
@@ -70,6 +79,13 @@ def test_values_of_several_types_are_read_as_text() -> None:
     prices = frame_prices(mixed)
     assert [*prices["ticker"]] == ["600000", "A"]
     np.testing.assert_array_equal(prices["close"], [2, np.nan])
+
+
+def test_a_feature_that_is_called_as_volume_may_be_is_no_volume() -> None:
+    frame = LONG.assign(vol=0.5)
+    for given, volume in ((frame, LONG["volume"]), (frame.drop(columns="volume"), np.nan)):
+        found = frame_prices(given, ["vol"])
+        pd.testing.assert_frame_equal(found, LONG.assign(volume=volume, vol=0.5))
 
 
 def test_features_come_along() -> None:
