@@ -130,6 +130,7 @@ def draw(path: Path, figures: Figures) -> None:
             axis.fill_between(steps, means[:, 1], means[:, 2], color=line.get_color(), alpha=0.2, linewidth=0)
         axis.axhline(PUBLISHED[env_id], linestyle="--", color="#AAAAAA", label="published TD3 after a million steps")
         axis.set(title=env_id, xlabel="environment steps", ylabel="return")
+        axis.locator_params(axis="x", nbins=4)
         axis.grid(visible=True, color="#DDDDDD")
     figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=4, frameon=False)
     figure.savefig(path, dpi=130)
