@@ -193,4 +193,7 @@ def processes(config: Mapping[str, Any]) -> tuple[int, int]:
     elif devices in ("auto", "-1", -1):
         on_gpus = config.get("accelerator", "auto") in ("auto", "gpu", "cuda")
         devices = max(1, torch.cuda.device_count() if on_gpus else 1)
-    return int(devices), nodes
+    try:
+        return int(devices), nodes
+    except ValueError:
+        raise UserError(f"trainer.devices is {devices!r}: give a number, a list of numbers, or auto") from None

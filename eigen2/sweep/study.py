@@ -162,7 +162,7 @@ class Sweep:
                 options = [f"--{key}={to_text(trial.params[key])}" for key in self.space]
                 process = start(folder, [*self.args, *options], running)
             code, pruned = self._follow(process, trial, reported)
-        if pruned or code not in STOPPED:
+        if pruned or code not in STOPPED or not self.stops:  # a trial that was stopped by itself failed
             with self._lock:
                 self._finish(trial, code, pruned)
 

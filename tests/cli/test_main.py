@@ -42,6 +42,7 @@ def refusal(capsys: pytest.CaptureFixture[str], *options: object, command: str =
         ("--model.populat 3", "unknown key model.populat: did you mean model.population_size?"),
         (f"--model.noise {10**400}", "a setting is a whole number beyond 1e308; write a smaller one"),
         (f"--trainer.num_nodes {10**12}", "trainer.devices x num_nodes is 1000000000000; it must be at most"),
+        ("--trainer.devices foo", "trainer.devices is 'foo': give a number, a list of numbers, or auto"),
         ("--model.learner 3", "model.learner is 3; it must be Learner"),
         ("--model.actor mine.Actor", "model.actor names a class that cannot be used: No module named 'mine'"),
         ("--model.learner eigen2.TD3 --model.learner.policy_delay 0", "policy_delay is 0; it must be"),

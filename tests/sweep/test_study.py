@@ -174,6 +174,18 @@ def test_failed_trials_are_reported_and_replaced(tmp_path: Path, capsys: pytest.
     assert len(rows(tmp_path / "hopeless")) == 5
 
 
+def test_a_trial_that_is_stopped_by_itself_failed_and_is_replaced(tmp_path: Path) -> None:
+    folder = tmp_path / "sweep"
+    sweep = started(folder, "--trials", 2, "--set", "model.noise_decay=0.3")
+    wait_until(lambda: generations(folder, 0) == 1)
+    assert sweep.process.pid is not None
+    (fit,) = psutil.Process(sweep.process.pid).children()
+    fit.terminate()
+    assert sweep.ended(60).returncode == 0
+    assert [row["state"] for row in rows(folder)] == ["fail", "complete", "complete"]
+    assert "143" in rows(folder)[0]["reason"]
+
+
 @pytest.mark.parametrize("orphan", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_a_killed_sweep_resumes_to_the_same_result(orphan: bool, tmp_path: Path) -> None:
     """An orphaned trial keeps running; the next sweep waits for it instead of running it twice at a time."""

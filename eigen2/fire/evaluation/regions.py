@@ -1,6 +1,7 @@
 """Fuel breaks in a whole region, placed tile by tile by the agent, and their files for a GIS."""
 
 import json
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -19,6 +20,8 @@ from eigen2.fire.landscapes.landscape import Landscape
 from eigen2.fire.landscapes.rasters import Region
 from eigen2.fire.simulation.environment import observe, rate_planes
 from eigen2.fire.simulation.spread import FireModel, Weather
+
+log = logging.getLogger(__name__)
 
 MISSING = 255  # in the raster of breaks, where the region lacks data
 VALUE_STEPS = 10_000  # whole steps in which the values of a window count, for exact sums; the least is one step
@@ -163,7 +166,8 @@ def _models(
     landscape = Landscape(**layers, cell_size=region.landscape.cell_size)
     steps = None
     if values is not None:
-        own = values[tile.window].reshape(-1)
+        # a value that cannot burn must not make the steps of the others coarse
+        own = np.where(np.isin(layers["fuel"], NON_BURNABLE), 0.0, values[tile.window]).reshape(-1)
         steps = np.ceil(own * (VALUE_STEPS / (own.max() or 1.0))).astype(np.int64)
     return [FireModel.of(landscape, wind.weather(), plan.duration, steps) for wind in plan.winds]
 
@@ -261,7 +265,8 @@ def tail_mean(losses: Float64[np.ndarray, " fires"], weights: Float64[np.ndarray
 def write_breaks(output: Path, region: Region, breaks: Bool[np.ndarray, "rows columns"]) -> None:
     """Write breaks as a GeoTIFF, 1 in a break, and as GeoJSON of their outlines beside it.
 
-    Both have the region's projection; GeoJSON names it by its EPSG number, as QGIS and GDAL read it, where it has one.
+    Both have the region's projection; GeoJSON names it by its number of EPSG, else of ESRI, as QGIS and GDAL read it.
+    Where it has none a warning says so.
     Raises UserError if a file cannot be written.
     """
     import rasterio
@@ -271,12 +276,17 @@ def write_breaks(output: Path, region: Region, breaks: Bool[np.ndarray, "rows co
     values = np.where(region.missing, MISSING, breaks).astype(np.uint8)
     mask = breaks.astype(np.uint8)
     outlines = features.shapes(mask, mask=breaks, connectivity=4, transform=region.transform)
+    outline_file = output.with_suffix(".geojson")
     head: dict[str, Any] = {"type": "FeatureCollection", "name": output.stem}
-    if region.crs is not None and (number := region.crs.to_epsg()) is not None:
-        head["crs"] = {"type": "name", "properties": {"name": f"urn:ogc:def:crs:EPSG::{number}"}}
+    if region.crs is not None:
+        number = region.crs.to_epsg()
+        authority = region.crs.to_authority() if number is None else ("EPSG", str(number))
+        if authority is None:
+            log.warning("%s names no projection: that of the elevation has no number of an authority", outline_file)
+        else:
+            head["crs"] = {"type": "name", "properties": {"name": "urn:ogc:def:crs:{}::{}".format(*authority)}}
     feature = {"type": "Feature", "properties": {}}  # as text at once: the lists of many outlines take far more memory
     parts = ", ".join(json.dumps({**feature, "geometry": outline}) for outline, _ in outlines)
-    outline_file = output.with_suffix(".geojson")
     grid = {"driver": "GTiff", "crs": region.crs, "transform": region.transform, "compress": "deflate"}
     try:
         with replacing(output) as draft, rasterio.open(draft, "w", **shape, **grid) as file:

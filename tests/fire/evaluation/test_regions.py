@@ -5,6 +5,7 @@ import re
 import sys
 import tracemalloc
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +18,7 @@ from torch import Tensor, nn
 from eigen2.cli.main import main
 from eigen2.errors import UserError
 from eigen2.fire.evaluation import regions
-from eigen2.fire.evaluation.regions import Plan, Wind, judge, needed_bytes, place, tail_mean
+from eigen2.fire.evaluation.regions import Plan, Wind, judge, needed_bytes, place, tail_mean, write_breaks
 from eigen2.fire.landscapes.fuels import NON_BURNABLE, WATER
 from eigen2.fire.landscapes.landscape import Landscape, synthesize
 from eigen2.fire.landscapes.rasters import Region
@@ -118,6 +119,33 @@ def test_the_same_value_everywhere_is_no_value_and_more_draws_breaks() -> None:
         assert drawn[-1][corner].sum() > drawn[-2][corner].sum()
     before, after, weights, _ = judge(region(), plain, plan, values)
     assert weights @ judge(region(), drawn[-1], plan, values).after < weights @ after < weights @ before
+
+
+def test_a_value_that_cannot_burn_does_not_coarsen_the_others() -> None:
+    fuel, values = np.full((12, 12), 101), np.random.default_rng(0).uniform(1, 2, (12, 12))
+    fuel[3, 4] = 91
+    place_with = partial(place, region(flat((12, 12), fuel)), Downstream(), Plan(0.1, fires=200, tile=12))
+    plain = place_with(values=np.where(fuel == 91, 0, values))
+    values[3, 4] = 1e6
+    np.testing.assert_array_equal(place_with(values=values), plain)
+
+
+@pytest.mark.parametrize(
+    ("crs", "name"),
+    [
+        ("EPSG:32611", "urn:ogc:def:crs:EPSG::32611"),
+        ("ESRI:102039", "urn:ogc:def:crs:ESRI::102039"),
+        ("+proj=aea +lat_1=30 +lat_2=45 +lat_0=20 +lon_0=-90", None),
+    ],
+)
+def test_outlines_name_their_projection(
+    crs: str, name: str | None, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    placed = region()._replace(crs=rasterio.CRS.from_user_input(crs), transform=rasterio.Affine(30, 0, 0, 0, -30, 0))
+    write_breaks(tmp_path / "b.tif", placed, np.eye(40, dtype=bool))
+    found = json.loads((tmp_path / "b.geojson").read_text()).get("crs")
+    assert (found and found["properties"]["name"]) == name
+    assert ("names no projection" in caplog.text) == (name is None)
 
 
 def test_breaks_guard_what_has_value_and_the_rest_is_not_spent() -> None:
@@ -277,6 +305,8 @@ def test_the_command_writes_breaks_for_a_gis(
         (tmp_path / name).unlink()  # the map alone is there
     assert "give --overwrite" in ended(capsys, 2, line)
     assert "name a GeoTIFF" in ended(capsys, 2, [*line, "--overwrite", f"--output={tmp_path / 'b.png'}"])
+    assert "there is no folder" in ended(capsys, 2, [*line, f"--output={tmp_path / 'none' / 'b.tif'}"])
+    assert "--output is '.'; name a file" in ended(capsys, 2, [*line, "--output="])
     line.append("--overwrite")
     values = write(tmp_path / "value.tif", np.eye(24))
     winds = "[{wind_speed: 30, wind_from: 0, weight: 2}, {wind_speed: 9, wind_from: 90}]"
