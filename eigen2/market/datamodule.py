@@ -421,7 +421,7 @@ class MarketDataModule(RolloutDataModule):
         windows = len(self.validation_starts())
         members = describe_members(panel.prices[:, self.investable_columns])
         never = None
-        if self.capacity is not None and (barred := np.flatnonzero(self.capacity == 0)).size:
+        if self.account.volume_cap and (barred := np.flatnonzero(self._traded_value == 0)).size:
             names = some([panel.tickers[self.investable_columns[column]] for column in barred])
             never = f"{names} trade on less than half of the training days: they are never bought"
         return {

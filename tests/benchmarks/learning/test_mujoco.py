@@ -36,7 +36,7 @@ ARMS = {
 
 @pytest.mark.parametrize(
     ("arm", "untrained", "generation"),
-    [("TD3 alone", 10, 10), ("ERL", 0, 40), ("shared", 0, 40), ("all learn", 0, 60)],
+    [("TD3 alone", 10, 10), ("ERL", 0, 60), ("shared", 0, 60), ("all learn", 0, 100)],
 )
 def test_gradient_steps_match_environment_steps(
     arm: str, untrained: int, generation: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -62,9 +62,9 @@ def test_gradient_steps_match_environment_steps(
 
 def test_matched_steps_train_like_as_many_steps_of_the_trainer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where a generation's environment steps are known, plain ERL takes the same gradient steps, bit for bit."""
-    arm = LEARNER, {**SMALL, "model.gradient_steps": 40, "model.validate_every": 1}
+    arm = LEARNER, {**SMALL, "model.gradient_steps": 60, "model.validate_every": 1}
     matched, data = make(arm, {})
-    matched.limit(steps=120, every=120)
+    matched.limit(steps=180, every=180)
     train(matched, data, 3, -1, tmp_path)
     monkeypatch.setattr(mujoco, "MatchedERL", ERLModule)
     monkeypatch.setattr(mujoco, "OneStepDataModule", ControlDataModule)
