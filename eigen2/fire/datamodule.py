@@ -20,7 +20,7 @@ from eigen2.dqn.datamodule import DQNDataModule, Policy
 from eigen2.errors import UserError, require_range
 from eigen2.files import Folder
 from eigen2.fire.evaluation import placements
-from eigen2.fire.evaluation.placements import FIRE_SETTINGS, Cells, PlacementFile, Spec
+from eigen2.fire.evaluation.placements import FIRE_SETTINGS, LARGEST_GRID, Cells, PlacementFile, Spec
 from eigen2.fire.landscapes.landscape import SPLITS, Landscape, Split, Terrain, synthetic
 from eigen2.fire.landscapes.rasters import Region, RegionFiles, read_region, tiles
 from eigen2.fire.networks import QMap
@@ -63,7 +63,7 @@ class FuelBreakDataModule(DQNDataModule):
     """Landscapes on each of which an agent places a fixed number of fuel breaks.
 
     Args:
-        grid_size: rows and columns of a landscape, in cells of 30 m (4 or more).
+        grid_size: rows and columns of a landscape, in cells of 30 m (4 to 100).
         budget: share of all cells that become breaks (above 0, at most 1); one break per step of an episode.
         fire_simulation_max_duration: minutes that a fire burns (above 0). As wind_speed and wind_from, it may be two
             numbers: each landscape then has its own between them, so that one agent learns for all of them.
@@ -123,7 +123,8 @@ class FuelBreakDataModule(DQNDataModule):
         given = {name: value for name, value in locals().items() if name not in ("self", "__class__")}
         least = {"grid_size": 4, "landscape_seed": 0, "num_landscapes": 1, "eval_landscapes": 1, "test_landscapes": 1}
         for name, smallest in least.items():
-            require_range(f"data.{name}", given[name], least=smallest)
+            most = LARGEST_GRID if name == "grid_size" else None
+            require_range(f"data.{name}", given[name], least=smallest, most=most)
         require_range("data.ignitions", 1 if ignitions is None else ignitions, least=1)
         require_range("data.budget", budget, above=0, most=1)
         for name, bounds in FIRE_RANGES.items():

@@ -130,7 +130,7 @@ def test_the_champion_is_validated_to_its_fitness(
         ("--model.width=20000", "model.width is 20000; it must be at least 1 and at most 16384"),
         ("--model.width=16384", "model.width"),  # tens of gigabytes
         ("--model.baselines=[luck]", "model.baselines names luck; choose among random, domirank"),
-        ("--data.grid_size=100000", "data.grid_size"),  # fires of petabytes
+        ("--data.grid_size=101", "data.grid_size is 101; it must be at least 4 and at most 100"),
         ("--data.num_landscapes=1000000000000", "data.num_landscapes"),
         ("--data.budget=1", "data.budget is 1.0, which is 144 breaks, but only"),
         ("--data.warmup=3", "data.batch_size is 4, more than data.warmup 3: training would never start"),

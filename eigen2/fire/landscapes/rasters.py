@@ -130,7 +130,8 @@ def read_region(files: RegionFiles) -> Region:
 def read_on_grid(path: str, region: Region) -> Float64[np.ndarray, "rows columns"]:
     """Read a further raster of a region, NaN where data are missing; raise UserError if it has another grid."""
     raster = _read(path)
-    if not _same_grid(raster, Raster(region.landscape.elevation, region.transform, region.crs), region.crs):
+    crs = raster.crs if region.crs is None else region.crs
+    if not _same_grid(raster, Raster(region.landscape.elevation, region.transform, crs), crs):
         raise UserError(f"{path} has another grid than the elevation; warp it to that: gdalwarp -te and -tr, -r near")
     return raster.values
 

@@ -11,7 +11,15 @@ import pytest
 from eigen2.errors import UserError
 from eigen2.fire.landscapes.fuels import BARE
 from eigen2.fire.landscapes.landscape import SPLITS, Landscape, slopes, synthesize
-from eigen2.fire.landscapes.rasters import SPLIT_OF_BLOCK, Region, RegionFiles, read_region, tile_corners, tiles
+from eigen2.fire.landscapes.rasters import (
+    SPLIT_OF_BLOCK,
+    Region,
+    RegionFiles,
+    read_on_grid,
+    read_region,
+    tile_corners,
+    tiles,
+)
 
 rasterio = pytest.importorskip("rasterio")
 UTM = "EPSG:32611"
@@ -192,3 +200,17 @@ def test_a_region_without_tiles_is_refused() -> None:
         tiles(region(20, 20), 16, "test")
     with pytest.raises(UserError, match="size is 3"):
         tiles(region(20, 20), 3, "test")
+
+
+def test_a_further_raster_may_have_a_projection_that_the_layers_lack(tmp_path: Path) -> None:
+    values = np.arange(12.0).reshape(3, 4)
+    for crs in (None, UTM):
+        elevation = write(tmp_path / "elevation.tif", np.zeros((3, 4)), crs=crs)
+        found = read_region(
+            RegionFiles(elevation=elevation, fuel=write(tmp_path / "fuel.tif", values * 0 + 101, crs=crs))
+        )
+        for own in (None, UTM):
+            cost = write(tmp_path / "cost.tif", values, crs=own)
+            np.testing.assert_array_equal(read_on_grid(cost, found), values)
+    with pytest.raises(UserError, match="has another grid than the elevation"):
+        read_on_grid(write(tmp_path / "cost.tif", values, crs="EPSG:32612"), found)
