@@ -29,6 +29,7 @@ from eigen2.fire.simulation.environment import FuelBreakEnv, relative_reward
 from eigen2.fire.simulation.frames import Frames
 from eigen2.fire.simulation.local_search import improve
 from eigen2.fire.simulation.spread import FireModel
+from eigen2.runtime.signals import left_to_this_process
 
 log = logging.getLogger(__name__)
 
@@ -229,9 +230,13 @@ class FuelBreakDataModule(DQNDataModule):
         if (burning := min(int(scene.model.burnable.sum()) for scene in scenes)) < self.episode_steps:
             share = f"data.budget is {self._settings['budget']}, which is {self.episode_steps} breaks"
             raise UserError(f"{share}, but only {burning} cells of a landscape burn; lower it")
-        kind = SyncVectorEnv if self._settings["parallel_method"] == "sync" else AsyncVectorEnv
         twins = [self.env.twin] * self.num_parallel_envs
-        self.environments = self._vector_env = kind(twins, autoreset_mode=AutoresetMode.DISABLED)
+        if self._settings["parallel_method"] == "sync":
+            self._vector_env = SyncVectorEnv(twins, autoreset_mode=AutoresetMode.DISABLED)
+        else:
+            with left_to_this_process():
+                self._vector_env = AsyncVectorEnv(twins, autoreset_mode=AutoresetMode.DISABLED)
+        self.environments = self._vector_env
         self.codec = Frames([scene.planes for scene in self.env.scenes], device)
         if stage == "fit":
             models, rng = [scene.model for scene in self.env.scenes], generator(0, Role.WINDOWS)

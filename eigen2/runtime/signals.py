@@ -26,6 +26,19 @@ def handling(handler: Callable[[signal.Signals], object]) -> Iterator[None]:
             signal.signal(signum, previous)
 
 
+@contextmanager
+def left_to_this_process() -> Iterator[None]:
+    """Let processes that are started within the block ignore Ctrl-C and SIGUSR1, which reach a whole group."""
+    ignored = signal.SIGINT, signal.SIGUSR1
+    before = {signum: signal.signal(signum, signal.SIG_IGN) for signum in ignored}
+    before[signal.SIGTERM] = signal.signal(signal.SIGTERM, signal.SIG_DFL)  # by it they are ended
+    try:
+        yield
+    finally:
+        for signum, previous in before.items():
+            signal.signal(signum, previous)
+
+
 def requeue() -> str:
     """Ask SLURM to queue this job again; return one line about the result."""
     job, program = os.environ.get("SLURM_JOB_ID"), shutil.which("scontrol")

@@ -1,15 +1,19 @@
 """The data module of fuel breaks: splits, rewards to learn from, settings."""
 
+import os
+import signal
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from gymnasium.vector import AsyncVectorEnv
 
 from eigen2.errors import UserError
 from eigen2.fire.datamodule import FuelBreakDataModule
 from eigen2.fire.simulation.environment import action_mask
 from eigen2.fire.simulation.spread import Weather, spread_rates
+from eigen2.runtime.stop import stops_at_once
 
 
 def test_no_landscape_is_in_two_splits() -> None:
@@ -88,3 +92,25 @@ def test_relative_rewards_are_of_what_still_burned() -> None:
     np.testing.assert_allclose(sums, 30 * np.log(start / collector.info["burned"]), rtol=1e-5)
     assert (sums > 0).all()
     data.teardown("fit")
+
+
+def test_environments_in_processes_leave_signals_of_the_group_to_the_run() -> None:
+    """Ctrl-C reaches them too; the run handles it after the generation."""
+    sizes = {"num_landscapes": 1, "eval_landscapes": 1, "num_parallel_envs": 2, "batch_size": 2, "warmup": 2}
+    data = FuelBreakDataModule(grid_size=10, ignitions=30, parallel_method="async", **sizes)
+    before = signal.getsignal(signal.SIGINT)
+    with stops_at_once():
+        data.build("fit", torch.device("cpu"))
+    try:
+        assert signal.getsignal(signal.SIGINT) is before
+        environments = data.environments
+        assert isinstance(environments, AsyncVectorEnv)
+        environments.reset(seed=0)
+        for process in environments.processes:
+            for number in (signal.SIGINT, signal.SIGUSR1):
+                os.kill(process.pid, number)
+        *_, info = environments.reset(seed=0)
+        environments.step(np.array([np.flatnonzero(mask)[0] for mask in info["action_mask"]]))
+        assert all(process.is_alive() for process in environments.processes)
+    finally:
+        data.environments.close()
