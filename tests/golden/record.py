@@ -61,11 +61,15 @@ def tensors(value: Any, name: str = "") -> Iterator[tuple[str, Tensor]]:
 
 
 def fit_digests(folder: Path) -> dict[str, str]:
-    """Digest a run's checkpoint (weights, moments, champion, replay buffer) and its metrics without times."""
+    """Digest a run's checkpoint (weights, moments, champion, replay buffer) and its metrics without times.
+
+    Of several processes it holds what they share; the rest lies in parts, and shows in metrics and the champion.
+    """
     checkpoint = torch.load(folder / "checkpoints" / "last.ckpt", weights_only=True)
     parts = {"weights": checkpoint["state_dict"], "moments": checkpoint["optimizer_states"]}
     data = [value for value in checkpoint.values() if isinstance(value, dict) and "replay" in value]
-    found = {name: digest(value) for name, value in tensors({**parts, "replay": data[0]["replay"]})}
+    held = tensors({**parts, "replay": data[0]["replay"]})
+    found = {name: digest(value) for name, value in held if not value.is_meta}
     with (folder / "metrics.csv").open() as file:
         rows = list(csv.DictReader(file))
     for name in rows[0]:
