@@ -15,7 +15,7 @@ import pandas as pd
 from lightning.pytorch import Trainer, seed_everything
 
 from callbacks import GarbageCollector, MemoryProfiler
-from eigen2.core.config import made
+from eigen2.core.config import from_settings
 from eigen2.core.datamodule import TestResult
 from eigen2.core.export import ExportedChampion, load
 from eigen2.erl.module import ERLModule
@@ -151,7 +151,9 @@ def fit(
     require_range("generations", generations, least=1)
     hide_library_messages()
     of_module, of_data = _split(settings)
-    of_data |= {name: made(cls, name, of_data[name]) for name, cls in GROUPS.items() if of_data.get(name) is not None}
+    of_data |= {
+        name: from_settings(cls, name, of_data[name]) for name, cls in GROUPS.items() if of_data.get(name) is not None
+    }
     if prices is not None and of_data.get("synthetic") is not None:
         raise UserError("fit is given prices and a synthetic market: leave one out")
     root, frame, path = Path(folder), None, None if prices is None else str(prices)

@@ -121,7 +121,7 @@ def _require_new(option: str, options: Namespace, *files: Path) -> None:
             raise UserError(f"{str(file)!r} exists: name another --{option}, or give --overwrite")
 
 
-def _require_place(output: Path) -> None:
+def _require_output(output: Path) -> None:
     """Refuse an --output that is no file in a folder: it would be found out after all the work."""
     if not output.name:
         raise UserError(f"--output is {str(output)!r}; name a file")
@@ -134,7 +134,7 @@ def _terrain(options: Namespace) -> None:
     output, size = Path(options.output), options.grid_size
     require_range("--grid_size", size, least=4, most=LARGEST_GRID)
     require_range("--duration", options.duration, above=0, most=1e6)
-    _require_place(output)
+    _require_output(output)
     _require_new("output", options, output)
     weather = Weather(options.wind_speed, options.wind_from)
     region = read_region(RegionFiles(**vars(options.landscape)))
@@ -150,7 +150,7 @@ def _terrain(options: Namespace) -> None:
 def _place(options: Namespace) -> None:
     """Place breaks in a region, and write them."""
     output = Path(options.output)
-    _require_place(output)
+    _require_output(output)
     picture, outlines = output.with_suffix(".png"), output.with_suffix(".geojson")
     if output in (picture, outlines):
         raise UserError(f"--output is {str(output)!r}; name a GeoTIFF, such as breaks.tif")

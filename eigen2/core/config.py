@@ -10,7 +10,7 @@ from eigen2.errors import UserError
 Settings = TypeVar("Settings")
 
 
-def made(cls: type[Settings], name: str, value: Settings | Mapping[str, Any] | None) -> Settings:
+def from_settings(cls: type[Settings], name: str, value: Settings | Mapping[str, Any] | None) -> Settings:
     """Return an instance unchanged, or make one from settings; raise UserError if these are not its."""
     if value is not None and not isinstance(value, Mapping):
         return value

@@ -23,7 +23,7 @@ from eigen2.market.data.cache import PriceSource, load_panel, remapped, source_t
 from eigen2.market.data.checks import survivors_line
 from eigen2.market.data.frames import frame_prices
 from eigen2.market.data.panel import FeatureScale, MarketPanel, build_panel, window_starts
-from eigen2.market.data.panel_rows import MEMBER, check_known, describe_members, some
+from eigen2.market.data.panel_rows import MEMBER, check_known, describe_barred, describe_members
 from eigen2.market.data.sample import sample_path
 from eigen2.market.data.source import check_features
 from eigen2.market.data.splits import ENOUGH_DAYS, default_days, describe_days, require_unused, require_window
@@ -159,11 +159,7 @@ class MarketDataModule(RolloutDataModule):
         shaped = rules.mode == "orders" and rules.reward == "shaped"
         self.fitness_words = {"unit": "reward a window" if shaped else unit, "over": "agents"}
         check_features(features)
-        self.investable, self.benchmark, self.membership = (
-            investable,
-            benchmark,
-            membership,
-        )
+        self.investable, self.benchmark, self.membership = investable, benchmark, membership
         self.indicators, self.features = list(indicators), list(features)
         self._frame: pd.DataFrame | None = None  # prices in place of a file
         self._spec: Mapping[str, Any] | None = None  # inference spec of the fit whose champion is used
@@ -420,10 +416,7 @@ class MarketDataModule(RolloutDataModule):
         path = "a DataFrame" if self._frame is not None else self.path or "sample shipped with eigen2"
         windows = len(self.validation_starts())
         members = describe_members(panel.prices[:, self.investable_columns])
-        never = None
-        if self.account.volume_cap and (barred := np.flatnonzero(self._traded_value == 0)).size:
-            names = some([panel.tickers[self.investable_columns[column]] for column in barred])
-            never = f"{names} trade on less than half of the training days: they are never bought"
+        barred = np.flatnonzero(self._traded_value == 0) if self.account.volume_cap else ()
         return {
             "prices": str("synthetic market" if self.synthetic else path),
             **({} if self.survivors is None else {"survivors": self.survivors}),
@@ -431,7 +424,7 @@ class MarketDataModule(RolloutDataModule):
             "columns": f"{len(self.investable_columns)} investable of {panel.num_columns} columns, "
             f"{self.investable.describe()}; indicators: {', '.join(panel.indicators) or 'none'}",
             **({} if self.membership is None else {"membership": f"{self.membership}: {members}"}),
-            **({} if never is None else {"volume cap": never}),
+            **describe_barred([panel.tickers[self.investable_columns[column]] for column in barred]),
             "training": describe_days(splits.train, panel.dates),
             "validation": f"{describe_days(splits.validation, panel.dates)}, {windows} window{'s' * (windows != 1)}",
             "holdout": f"{describe_days((splits.holdout,), panel.dates)}, untouched by fit",

@@ -169,6 +169,13 @@ def check_known(key: str, names: Sequence[str], known: Iterable[str], where: str
     raise UserError(f"{key} has {some(unknown)}, which {where} not have: {hint}")
 
 
+def describe_barred(tickers: Sequence[str]) -> dict[str, str]:
+    """Return a line about tickers that a cap on volume bars, to print at the start of a run; none without any."""
+    if not tickers:
+        return {}
+    return {"volume cap": f"{some(tickers)} trade on less than half of the training days: they are never bought"}
+
+
 def some(names: Sequence[str]) -> str:
     """Return the first five names in quotes, and the number of others."""
     return ", ".join(map(quoted, names[:5])) + (f" and {len(names) - 5} more" if len(names) > 5 else "")

@@ -12,7 +12,7 @@ import torch
 from gymnasium import spaces
 from jaxtyping import Float32
 
-from eigen2.core.config import made
+from eigen2.core.config import from_settings
 from eigen2.errors import UserError, require_range
 from eigen2.market.data.cache import load_panel
 from eigen2.market.data.panel import MarketPanel, window_starts
@@ -90,11 +90,11 @@ class TradingEnv(gymnasium.Env[Any, Any]):
             raise UserError(f"split is {split!r}; set it to one of {', '.join(SPLITS)}")
         if sum(market is not None for market in (path, synthetic, panel)) > 1:
             raise UserError("more than one of path, synthetic and panel is given; leave out all but one")
-        rules = made(TradingRules, "rules", rules)
+        rules = from_settings(TradingRules, "rules", rules)
         options: dict[str, Any] = {"validation_days": validation_days, "holdout_days": holdout_days}
         options |= {"indicators": indicators, "features": features}
         if panel is None:
-            market = None if synthetic is None else made(SyntheticMarket, "synthetic", synthetic)
+            market = None if synthetic is None else from_settings(SyntheticMarket, "synthetic", synthetic)
             folder = cache_dir if market is None else None
             panel = load_panel(market or path or sample_path(), **options, membership=membership, cache_dir=folder)
         self.panel = panel
@@ -111,8 +111,8 @@ class TradingEnv(gymnasium.Env[Any, Any]):
                 f"{self._lengths[1]} (trading_days + settlement_days) that starts on the last of context_days "
                 f"{context_days}; lower one"
             )
-        self.investable = resolve(made(Universe, "investable", investable), panel)
-        account = made(AccountRules, "account", account)
+        self.investable = resolve(from_settings(Universe, "investable", investable), panel)
+        account = from_settings(AccountRules, "account", account)
         terms = Terms(rules, account, trading_days, settlement_days)
         self._encoder = AverageEncoder(panel, self.investable, context_days, terms)
         capacity = account.capacity(panel.traded_value[self.investable])
