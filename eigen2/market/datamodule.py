@@ -206,8 +206,7 @@ class MarketDataModule(RolloutDataModule):
 
     def _load(self, scale: FeatureScale | None = None) -> None:
         splits = ("validation_days", "holdout_days", "validation_spans", "validation_from", "holdout_from")
-        names = (*splits, "indicators", "features", "membership")
-        options = {"scale": scale, **{name: getattr(self, name) for name in names}}
+        options = {"scale": scale} | {n: getattr(self, n) for n in (*splits, "indicators", "features", "membership")}
         root = "lightning_logs" if self.trainer is None else self.trainer.default_root_dir
         # a script without a Trainer writes no files for a synthetic market
         writes = self.trainer is not None or self.synthetic is None
@@ -361,8 +360,7 @@ class MarketDataModule(RolloutDataModule):
             return
         self._spec = spec
         self._load(FeatureScale.from_dict(spec["scale"]))
-        if self.benchmark is not None:
-            check_known("data.benchmark", [self.benchmark], self.panel.tickers, "the prices of the fit do")
+        check_known("data.benchmark", [*filter(None, [self.benchmark])], self.panel.tickers, "the fit's prices do")
         self.investable_columns = [self.panel.tickers.index(name) for name in spec["investable"]]
         self._traded_value = np.array(spec["traded_value"])
         self.build(self.eval_env.agents, self.eval_env.device)
@@ -374,19 +372,16 @@ class MarketDataModule(RolloutDataModule):
         def native(agent: AgentPolicy) -> Policy:
             return hide_window_end(lambda seen: env.native_action(agent(seen).to(env.device)).cpu(), self.window_days)
 
-        prices = self.panel.prices[:, self.investable_columns]
-        days = range(holdout.start - 1, holdout.stop)
-        benchmark = None
-        if self.benchmark is not None:
-            benchmark = self.benchmark, self.panel.prices[:, [self.panel.tickers.index(self.benchmark)], :MEMBER]
+        prices, days = self.panel.prices[:, self.investable_columns], range(holdout.start - 1, holdout.stop)
+        name, tickers = self.benchmark, self.panel.tickers
+        benchmark = None if name is None else (name, self.panel.prices[:, [tickers.index(name)], :MEMBER])
         settings = (self.rules, self.account, days, self.panel.dates)
         scores = fit_rankers(self.encoder, self.panel, self.rules.holding_days, days)
         market = Market(prices, *settings, benchmark, self.survivors, self.capacity, scores)
         champion, agents = native(policies.champion), [native(agent) for agent in policies.agents]
-        rng = generator(policies.seed, Role.LUCK)
         leak = self._find_leak(champion, days, policies.seed) if policies.checks else None
         trained = champion, agents, policies.candidates, policies.generation
-        others = [native(other) for other in policies.others]
+        rng, others = generator(policies.seed, Role.LUCK), [native(other) for other in policies.others]
         ensemble = native(policies.ensemble) if others else None
         result = backtest(market, *trained, rng, others=others, ensemble=ensemble, leak=leak)
         if self.trainer is not None:
@@ -416,7 +411,6 @@ class MarketDataModule(RolloutDataModule):
         path = "a DataFrame" if self._frame is not None else self.path or "sample shipped with eigen2"
         windows = len(self.validation_starts())
         members = describe_members(panel.prices[:, self.investable_columns])
-        barred = np.flatnonzero(self._traded_value == 0) if self.account.volume_cap else ()
         return {
             "prices": str("synthetic market" if self.synthetic else path),
             **({} if self.survivors is None else {"survivors": self.survivors}),
@@ -424,7 +418,7 @@ class MarketDataModule(RolloutDataModule):
             "columns": f"{len(self.investable_columns)} investable of {panel.num_columns} columns, "
             f"{self.investable.describe()}; indicators: {', '.join(panel.indicators) or 'none'}",
             **({} if self.membership is None else {"membership": f"{self.membership}: {members}"}),
-            **describe_barred([panel.tickers[self.investable_columns[column]] for column in barred]),
+            **describe_barred(self.account.volume_cap, self._traded_value, panel.tickers, self.investable_columns),
             "training": describe_days(splits.train, panel.dates),
             "validation": f"{describe_days(splits.validation, panel.dates)}, {windows} window{'s' * (windows != 1)}",
             "holdout": f"{describe_days((splits.holdout,), panel.dates)}, untouched by fit",

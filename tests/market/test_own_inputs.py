@@ -89,7 +89,7 @@ def test_columns_that_the_cap_bars_are_named() -> None:
 
 def test_a_benchmark_that_the_fit_lacked_is_refused() -> None:
     spec = built(PRICES[PRICES["ticker"] != "S0003"]).inference_spec()
-    with pytest.raises(UserError, match=r"data\.benchmark has 'S0003', which the prices of the fit do not have"):
+    with pytest.raises(UserError, match=r"data\.benchmark has 'S0003', which the fit's prices do not have"):
         built(benchmark="S0003").apply_inference_spec(spec)
 
 

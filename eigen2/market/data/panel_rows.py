@@ -169,11 +169,14 @@ def check_known(key: str, names: Sequence[str], known: Iterable[str], where: str
     raise UserError(f"{key} has {some(unknown)}, which {where} not have: {hint}")
 
 
-def describe_barred(tickers: Sequence[str]) -> dict[str, str]:
-    """Return a line about tickers that a cap on volume bars, to print at the start of a run; none without any."""
-    if not tickers:
+def describe_barred(
+    cap: float, traded_value: np.ndarray, tickers: Sequence[str], columns: Sequence[int]
+) -> dict[str, str]:
+    """Return a line on the columns whose usual traded value of 0 lets a cap bar them, none without a cap or such."""
+    barred = [tickers[column] for column, value in zip(columns, traded_value, strict=True) if cap and not value]
+    if not barred:
         return {}
-    return {"volume cap": f"{some(tickers)} trade on less than half of the training days: they are never bought"}
+    return {"volume cap": f"{some(barred)} trade on less than half of the training days: they are never bought"}
 
 
 def some(names: Sequence[str]) -> str:
