@@ -7,7 +7,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int64, UInt8
-from torch import Tensor
+from torch import Tensor, nn
 
 from eigen2.core.replay import Field, ReplayBuffer
 from eigen2.dqn.losses import Batch, discounted
@@ -47,6 +47,11 @@ class ObservationCodec(ABC):
     @abstractmethod
     def allowed(self, observation: UInt8[Tensor, "batch ..."]) -> Bool[Tensor, "batch actions"]:
         """Return the actions that are allowed."""
+
+    def values(self, network: nn.Module, observation: UInt8[Tensor, "batch ..."]) -> Float[Tensor, "batch actions"]:
+        """Return a network's values of all actions, by which to choose one."""
+        values: Tensor = network(observation).float()
+        return values
 
     def augment(self, batch: Batch, rng: np.random.Generator) -> Batch:
         """Return transitions that are as true, such as mirrored ones; here the same."""

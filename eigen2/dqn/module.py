@@ -154,8 +154,7 @@ class DQNModule(GenerationModule[DQNDataModule]):
     def values(self, network: nn.Module, observation: UInt8[np.ndarray, "batch ..."]) -> Tensor:
         """Return the values of all actions, (batch, actions)."""
         with self.trainer.precision_plugin.forward_context():
-            values: Tensor = network(torch.from_numpy(observation).to(self.device))
-        return values.float()
+            return self.data.codec.values(network, torch.from_numpy(observation).to(self.device))
 
     def greedy(self, network: nn.Module) -> Policy:
         """Return the policy that takes the best allowed action by a network."""

@@ -11,14 +11,16 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from jaxtyping import Bool, Float32, Float64
-from torch import nn
+from torch import Tensor, nn
 
 from eigen2.errors import UserError, require_range
 from eigen2.files import replacing, write
 from eigen2.fire.landscapes.fuels import BARE, NON_BURNABLE
 from eigen2.fire.landscapes.landscape import Landscape
 from eigen2.fire.landscapes.rasters import Region
+from eigen2.fire.networks import downstream_share
 from eigen2.fire.simulation.environment import observe, rate_planes
+from eigen2.fire.simulation.frames import symmetric_values
 from eigen2.fire.simulation.spread import FireModel, Weather
 
 log = logging.getLogger(__name__)
@@ -127,8 +129,9 @@ def place(
 
     A tile's part of the budget is in proportion to the cost of its cells that burn or, with `values`, to the value that
     fires in its window burn without breaks; what it does not spend goes to the next. Of the cells that it can pay
-    for, the network's value above the lowest of the window, divided by the cell's cost, decides. It spends nothing once
-    no fire burns a cell of some value, 0 or more. No break is placed where `barred`, or the cost is NaN.
+    for, the network's value above the lowest of the window, divided by the cell's cost, decides; a tile in which
+    `downstream_share` in place of the network saves more gets the breaks of that. It spends nothing once no fire burns
+    a cell of some value, 0 or more. No break is placed where `barred`, or the cost is NaN.
     """
     breaks = np.zeros(region.missing.shape, bool)
     costs = np.ones(breaks.shape) if costs is None else costs
@@ -192,19 +195,45 @@ def _place_tile(
     network: nn.Module,
     plan: Plan,
 ) -> Bool[np.ndarray, " cells"]:
-    """Return the candidates of a window chosen as breaks, as long as the purse pays for one."""
+    """Return the candidates of a window chosen as breaks, as long as the purse pays for one.
+
+    They are the network's, or those of `downstream_share`, the baseline `adaptive_downstream`, if these save more.
+    """
+    valued = (lambda seen: symmetric_values(network, seen)), (lambda seen: downstream_share(seen).flatten(1))
+    chosen = [_place_by(values, models, candidates, costs, purse, plan) for values in valued]
+    return min(chosen, key=lambda placed: placed.lost).cells
+
+
+class Placed(NamedTuple):
+    """Breaks of a window, and the value that its fires burn with them."""
+
+    cells: Bool[np.ndarray, " cells"]
+    lost: float
+
+
+def _place_by(
+    values_of: Callable[[Tensor], Tensor],
+    models: Sequence[FireModel],
+    candidates: Bool[np.ndarray, " cells"],
+    costs: Float64[np.ndarray, " cells"],
+    purse: float,
+    plan: Plan,
+) -> Placed:
+    """Return the candidates of the highest values, each given the breaks before it."""
     open_to, chosen = candidates & models[0].burnable, np.zeros(candidates.shape, bool)
     payable_at_most = int(np.searchsorted(np.sort(costs[open_to]).cumsum(), purse + 1e-9, side="right"))
+    if not payable_at_most:
+        return Placed(chosen, 0.0)
     weights, rates = plan.weights.tolist(), rate_planes(models, plan.weights.tolist())
     ignitions = models[0].draw(plan.fires, np.random.default_rng(plan.seed))
-    fires = [model.start(ignitions, trees=True) for model in models] if payable_at_most else []
+    fires = [model.start(ignitions, trees=True) for model in models]
     for placed in range(payable_at_most):
         payable = open_to & ~chosen & (costs <= purse + 1e-9)
         if not payable.any() or not any(each.lost for each in fires):
             break
         observation = observe(rates, (payable_at_most - placed) / payable_at_most, fires, weights)
         with torch.inference_mode():
-            values = network(torch.from_numpy(observation[None]))[0].double().numpy()
+            values = values_of(torch.from_numpy(observation[None]))[0].double().numpy()
         burns = models[0].burnable & ~chosen
         worth = (values - values[burns].min()) / np.where(payable, costs, 1.0)
         cell = int(np.where(payable, worth, -np.inf).argmax())
@@ -212,7 +241,7 @@ def _place_tile(
             each.add_break(cell)
         chosen[cell] = True
         purse -= float(costs[cell])
-    return chosen
+    return Placed(chosen, sum(weight * each.lost for weight, each in zip(weights, fires, strict=True)))
 
 
 class Losses(NamedTuple):

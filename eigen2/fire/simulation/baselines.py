@@ -83,12 +83,15 @@ PLACEMENTS: dict[str, Placement] = {
 }
 
 
-def reduction(model: FireModel, breaks: list[int]) -> float:
-    """Return the share of the burned area that breaks save, over fires from every cell; raise ValueError if invalid."""
-    before = model.start().burned
+def reduction(model: FireModel, breaks: list[int], ignitions: Int64[np.ndarray, " fires"] | None = None) -> float:
+    """Return the share of the burned area that breaks save, by default over fires from every cell that burns.
+
+    Raises ValueError if a break or an ignition cannot burn, or nothing burns.
+    """
+    before = model.start(ignitions).burned
     if before == 0:
         raise ValueError("nothing burns; look at the fuel and the moistures")
-    return 1 - model.start(breaks=breaks).burned / before
+    return 1 - model.start(ignitions, breaks=breaks).burned / before
 
 
 def log_rates(model: FireModel) -> sparse.csr_array:

@@ -1,11 +1,12 @@
 """Observations as the replay buffer stores them: the planes that change, without those fixed by the landscape."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from itertools import product
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Shaped, UInt8
-from torch import Tensor
+from jaxtyping import Bool, Float, Shaped, UInt8
+from torch import Tensor, nn
 
 from eigen2.core.replay import Field
 from eigen2.dqn.collector import Info, ObservationCodec
@@ -29,6 +30,21 @@ def turn_observation(
     order = [north, west, south, east] if mirrored else [north, east, south, west]
     rates, rest = planes[:, RATES][:, order], planes[:, RATES.stop :]
     return turn(torch.cat([rates, rest], 1), quarters, mirrored)
+
+
+def symmetric_values(
+    network: Callable[[Tensor], Tensor], planes: UInt8[Tensor, "batch planes height width"]
+) -> Float[Tensor, "batch cells"]:
+    """Return a network's values of all cells in row-major order, each the mean over eight turned and mirrored maps.
+
+    Fire spreads on a turned landscape as on the landscape, so what differs is error, of which the mean has less.
+    """
+    total = torch.zeros(len(planes), *planes.shape[2:], device=planes.device)
+    for quarters, mirrored in product(range(4), (False, True)):
+        seen = turn_observation(planes, quarters, mirrored)
+        values = network(seen).float().view(-1, *seen.shape[2:])
+        total += (values.flip(-1) if mirrored else values).rot90(-quarters, (-2, -1))
+    return total.flatten(1) / 8
 
 
 class Frames(ObservationCodec):
@@ -63,6 +79,13 @@ class Frames(ObservationCodec):
         """Return the cells that may become breaks."""
         mask: Tensor = action_mask(observation)
         return mask
+
+    def values(
+        self, network: nn.Module, observation: UInt8[Tensor, "batch planes rows columns"]
+    ) -> Float[Tensor, "batch cells"]:
+        """Return the `symmetric_values` of a network."""
+        values: Tensor = symmetric_values(network, observation)
+        return values
 
     def augment(self, batch: Batch, rng: np.random.Generator) -> Batch:
         """Turn and mirror all maps in the same random way: fire spreads on a turned landscape as on the landscape."""

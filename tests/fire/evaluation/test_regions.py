@@ -24,6 +24,7 @@ from eigen2.fire.landscapes.landscape import Landscape, synthesize
 from eigen2.fire.landscapes.rasters import Region
 from eigen2.fire.networks import downstream_share
 from eigen2.fire.simulation.baselines import adaptive_downstream, reduction
+from eigen2.fire.simulation.environment import DOWNSTREAM, observe, rate_planes
 from eigen2.fire.simulation.spread import FireModel
 from eigen2.memory import estimate
 from eigen2.runtime.checkpoint import DurableCheckpointIO
@@ -56,6 +57,30 @@ def test_one_tile_is_placed_as_by_the_policy_itself() -> None:
     assert found.sum() == len(expected)
     assert found.reshape(-1)[expected[0]]
     assert reduction(model, np.flatnonzero(found).tolist()) > 0.9 * reduction(model, expected)
+
+
+class Through(nn.Module):
+    """Values cells by how near what burns through them is to a value of the observation."""
+
+    def __init__(self, value: int) -> None:
+        super().__init__()
+        self.value = value
+
+    def forward(self, planes: UInt8[Tensor, "batch planes height width"]) -> Float[Tensor, "batch cells"]:
+        return -(planes[:, DOWNSTREAM].float() - self.value).abs().flatten(1)
+
+
+def test_a_tile_gets_the_breaks_of_the_network_or_of_the_baseline_whichever_save_more() -> None:
+    small, plan = synthesize(12, np.random.default_rng(11)), Plan(0.009, fires=1000, tile=12)
+    model = FireModel.of(small)
+    fires = model.start(model.draw(plan.fires, np.random.default_rng(plan.seed)), trees=True)
+    saved = {cell: fires.saved(cell) for cell in np.flatnonzero(model.burnable).tolist()}
+    best, usual = max(saved, key=lambda cell: saved[cell]), int(fires.downstream.argmax())
+    assert saved[best] > saved[usual]
+    seen = observe(rate_planes([model]), 1.0, [fires])[DOWNSTREAM].reshape(-1)
+    assert (seen == seen[best]).sum() == 1
+    for value, expected in ((seen[best], best), (1, usual)):
+        assert np.flatnonzero(place(region(small), Through(int(value)), plan)).tolist() == [expected]
 
 
 def test_the_budget_is_kept_in_every_tile_and_in_all() -> None:

@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 from eigen2.core.replay import ReplayBuffer
 from eigen2.dqn import losses
 from eigen2.dqn.collector import replay_fields
-from eigen2.fire.simulation.environment import BREAKS, BUDGET, RATES, action_mask, observe, rate_planes
-from eigen2.fire.simulation.frames import Frames, turn, turn_observation
+from eigen2.fire.networks import QMap
+from eigen2.fire.simulation.environment import BREAKS, BUDGET, BURNS, PLANES, RATES, action_mask, observe, rate_planes
+from eigen2.fire.simulation.frames import Frames, symmetric_values, turn, turn_observation
 from eigen2.fire.simulation.spread import FireModel
 
 
@@ -66,6 +67,24 @@ def test_a_turned_landscape_burns_as_the_landscape(seed: int, quarters: int, mir
     mine = turn_observation(torch.from_numpy(seen[0]), quarters, mirrored).numpy()
     # ties between paths of the same length may put what burns through a cell elsewhere, but there are none here
     np.testing.assert_array_equal(mine, seen[1])
+
+
+@given(st.integers(0, 2**32), st.sampled_from([(4, 4), (3, 5)]), st.integers(0, 3), st.booleans())
+def test_symmetric_values_turn_with_the_map(seed: int, shape: tuple[int, int], quarters: int, mirrored: bool) -> None:
+    """They do although the network's own do not."""
+    chance = torch.Generator().manual_seed(seed)
+    seen = torch.randint(256, (2, PLANES, *shape), generator=chance, dtype=torch.uint8)
+    network = QMap(8)
+    values, other = symmetric_values(network, seen).view(2, *shape), turn_observation(seen, quarters, mirrored)
+    turned = symmetric_values(network, other).view(2, *other.shape[2:])
+    torch.testing.assert_close(turn(values, quarters, mirrored), turned, rtol=1e-4, atol=1e-5)
+
+
+def test_symmetric_values_of_a_symmetric_network_are_its_own() -> None:
+    """Each of the eight is turned back to where it belongs."""
+    seen = torch.randint(256, (2, PLANES, 3, 5), generator=torch.Generator().manual_seed(0), dtype=torch.uint8)
+    own = seen[:, BURNS].float().flatten(1)
+    torch.testing.assert_close(symmetric_values(lambda planes: planes[:, BURNS].float().flatten(1), seen), own)
 
 
 @given(st.integers(0, 2**32), st.sampled_from([(4, 4), (3, 5)]))
