@@ -76,8 +76,8 @@ def fill(text: str, texts: Mapping[str, str]) -> str:
 def interval(values: np.ndarray, digits: int = 1) -> str:
     """Return a mean and its 95 % interval by Student's t distribution; the mean alone of a single value."""
     if len(values) < 2:
-        return f"{values.mean():+.{digits}f}"
-    mean, low, high = (f"{value:+.{digits}f}" for value in over_trainings(values))
+        return f"{values.mean():+z.{digits}f}"
+    mean, low, high = (f"{value:+z.{digits}f}" for value in over_trainings(values))
     return f"{mean} ({low} to {high})"
 
 

@@ -70,7 +70,7 @@ def fitted(seed: int, settings: Settings, folder: Path) -> nn.Module:
 
 
 def region_data(folder: Path, minutes: float, tile: int) -> FuelBreakDataModule:
-    """Return the data of a test on all tiles of a region, with fires of some minutes."""
+    """Return the data of a test on up to twelve tiles of a region, with fires of some minutes."""
     region = RegionFiles(**{layer: str(folder / file) for layer, file in LAYERS.items()})
     data = FuelBreakDataModule(
         grid_size=tile, fire_simulation_max_duration=minutes, wind_speed=15.0, wind_from=270.0, region=region
