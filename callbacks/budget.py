@@ -49,7 +49,7 @@ class MemoryBudget(Callback):
             )
         self.memory_budget_gb, self.memory_budget_share = memory_budget_gb, memory_budget_share
         self._warned: set[str] = set()
-        self._used: dict[tuple[str, str], int] = {}
+        self._used: dict[tuple[str, int, str], int] = {}  # of a limit after a phase
         self._reached: Limit | None = None
 
     @property
@@ -89,18 +89,19 @@ class MemoryBudget(Callback):
     def _reached_limit(self, phase: str) -> Limit | None:
         """Return the limit that is reached, or None; warn if one is near."""
         budget = self.budget_bytes
-        tightest = limits(budget)[0]
-        if tightest.share >= self.warn_at and trim_malloc():
-            tightest = limits(budget)[0]
-        key = tightest.name, phase
-        grown = max(0, tightest.used - self._used.get(key, tightest.used))
-        self._used[key] = tightest.used
-        if tightest.share >= self.stop_at or (tightest.share >= self.warn_at and grown >= tightest.left):
-            return tightest
-        if tightest.share >= self.warn_at and tightest.name not in self._warned:
-            self._warned.add(tightest.name)
-            rank_zero_warn(f"memory runs short: {tightest}; at {self.stop_at:.0%} the run ends")
-        return None
+        if (found := limits(budget))[0].share >= self.warn_at and trim_malloc():
+            found = limits(budget)
+        reached = None
+        for limit in found:  # all, as one that is far off now may be the first to be reached
+            key = limit.name, limit.limit, phase
+            grown = max(0, limit.used - self._used.get(key, limit.used))
+            self._used[key] = limit.used
+            if limit.share >= self.stop_at or (limit.share >= self.warn_at and grown >= limit.left):
+                reached = reached or limit
+            elif limit.share >= self.warn_at and limit.name not in self._warned:
+                self._warned.add(limit.name)
+                rank_zero_warn(f"memory runs short: {limit}; at {self.stop_at:.0%} the run ends")
+        return reached
 
     @staticmethod
     def _stop(limit: Limit | None, when: str) -> None:

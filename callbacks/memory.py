@@ -33,7 +33,7 @@ class MemoryProfiler(Callback):
     several. Every logger gets the metrics `memory/` of docs/curves.md once an epoch. Growth is judged anew every epoch:
     a leak is reported once there is evidence, with the lines that allocate what is kept after some epochs more, and
     taken back if it ends. At the end it is reported again with a table of who holds the memory, and
-    in memory/verdict.json; without one, the end is a summary of five lines. See docs/memory.md.
+    in memory/verdict.json; without one, the end is a summary of four lines. See docs/memory.md.
     """
 
     def __init__(self, watch: Any = None, least_leak_kb: float = 50.0, trace_at: int | None = None) -> None:

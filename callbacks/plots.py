@@ -23,8 +23,9 @@ class MetricsPlot(Callback):
     """Plots several metrics over generations in one image and adds it to TensorBoard.
 
     At the end of each epoch it takes the metrics from `trainer.callback_metrics`, which holds what was logged before
-    the callbacks' `on_train_epoch_end`: in batches and in validation. A metric that is absent or NaN leaves a gap. The
-    values are saved in the checkpoint. Several of these callbacks need different tags.
+    the callbacks' `on_train_epoch_end`: in batches and in validation. Lightning keeps a metric that was not logged in
+    this epoch at its last value; one that never was, or is NaN, leaves a gap. The values are saved in the checkpoint.
+    Several of these callbacks need different tags.
     """
 
     def __init__(

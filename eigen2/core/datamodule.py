@@ -99,6 +99,11 @@ class WorkloadDataModule(LightningDataModule, ABC):
         assert self._buffer is not None, "the replay buffer is allocated for a fit"
         return self._buffer
 
+    @property
+    def buffer_bytes(self) -> int:
+        """Return the bytes of the replay buffer that an earlier fit left to be used again; 0 without one."""
+        return 0 if self._buffer is None else self._buffer.nbytes
+
     def allocate_buffer(self, capacity: int, fields: dict[str, Field], device: torch.device) -> None:
         """Allocate the replay buffer, or empty the existing one if it is alike: fitting again needs no second one."""
         buffer = self._buffer

@@ -215,14 +215,15 @@ class DQNModule(GenerationModule[DQNDataModule]):
             self._check_steps()
         with torch.device("meta"):
             weights = weight_bytes(self._initial_network())
-        self.memory.require({"networks": 3 * weights})
         if "online" not in self._modules:  # fitting or validating again continues with these networks
+            self.memory.require({"networks": 3 * weights})
             self.online, self.target, self.champion = (self._initial_network() for _ in range(3))
             self.target.requires_grad_(False)
             self.champion.requires_grad_(False)
         if stage == "fit":
             transition = sum(field.nbytes for field in replay_fields(data.codec).values())
-            self.memory.require({"optimizer": 3 * weights, "replay": data.buffer_size * transition})
+            replay = data.buffer_size * transition
+            self.memory.require({"optimizer": 3 * weights, "replay": replay * (replay != data.buffer_bytes)})
             self.memory.require_temporary(2 * data.activation_bytes(hparams["width"]), checkpoint_bytes(self.trainer))
             data.allocate_replay(device)
 

@@ -101,7 +101,8 @@ class PopulationModule(GenerationModule[RolloutDataModule]):
             self.parts = self.hparams["accumulate"] // self.together
             self.batches_per_step = BATCHES if self.learners == 1 or device.type == "cuda" else 1
             data.training_steps = max(1, math.ceil(self.micro_batches / self.together / self.batches_per_step))
-            require_fit(self.memory, data, self.communicator, weights, self.micro_batches, self.together, head)
+            sizes = weights, self.micro_batches, self.together, head
+            require_fit(self.memory, data, self.communicator, *sizes, again="population" in self._modules)
             most_learners = min(self.learners, math.ceil(self.population_size / self.communicator.world))
             temporary = max(min(len(agents), TOGETHER) * acting, most_learners * self.together * learning)
             resumed = checkpoint_bytes(self.trainer)

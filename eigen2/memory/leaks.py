@@ -10,7 +10,7 @@ import numpy as np
 
 from eigen2.files import Folder
 from eigen2.memory.growth import FLAT, LEAK, MIN_GENERATIONS, STEP, WARM_UP, Growth, Trend, Verdict, judge
-from eigen2.memory.limits import limits
+from eigen2.memory.limits import available_bytes
 from eigen2.memory.snapshot import MemorySnapshot
 from eigen2.memory.tracing import GENERATIONS, Trace, Tracer, format_size
 
@@ -111,7 +111,7 @@ class LeakWatch:
         if self._traced:
             self._kept_by_traces, self._traced = self._jumps(snapshot.generation, levels), False
         levels = {name: level - self._kept_by_traces.get(name, 0) for name, level in levels.items()}
-        self.trend.add(snapshot.generation, {"rss": snapshot.rss_bytes, **levels, **owners, **deltas})
+        self.trend.add(snapshot.generation, {**levels, **owners, **deltas})
         earlier, self.leak = self.leak, self._find_leak()
         if self.leak is None:
             return [] if earlier is None else self._take_back(earlier)
@@ -159,7 +159,7 @@ class LeakWatch:
 
     def _start_trace(self, gpu: bool) -> bool:
         """Start to trace allocations, and return whether there is the memory for it."""
-        if limits()[0].left < _TRACING_BYTES:
+        if available_bytes() < _TRACING_BYTES:
             return False
         self._tracer = Tracer(self._folder, gpu)
         return True

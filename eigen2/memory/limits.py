@@ -1,5 +1,6 @@
 """Find every limit on the memory of this process, and how much of it is used."""
 
+import re
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from eigen2.errors import UserError
 _CGROUPS = Path("/proc/self/cgroup")
 _ROOT = Path("/sys/fs/cgroup")
 _NO_LIMIT = 1 << 60  # version 1 of control groups writes a number this large or larger for no limit
+_RESIDENT = re.compile(rb"(VmSize|VmRSS|Rss\w+):\s*(\d+) kB")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,17 +47,17 @@ def limits(budget_bytes: int | None = None) -> list[Limit]:
     - RLIMIT_AS (`ulimit -v`) counts the address space.
     - The machine counts what is not available.
     """
-    memory = psutil.Process().memory_info()
+    memory = resident("self")
     machine = psutil.virtual_memory()
     all_limits = [Limit("the machine's memory", machine.total - machine.available, machine.total, True), *_groups()]
     if budget_bytes is not None:
-        all_limits.append(Limit("the memory budget", memory.rss - getattr(memory, "shared", 0), budget_bytes))
+        all_limits.append(Limit("the memory budget", memory["VmRSS"] - memory.get("RssFile", 0), budget_bytes))
     if sys.platform != "win32":
         import resource
 
         address_space = resource.getrlimit(resource.RLIMIT_AS)[0]
         if address_space != resource.RLIM_INFINITY:
-            all_limits.append(Limit("the address space (RLIMIT_AS)", memory.vms, address_space))
+            all_limits.append(Limit("the address space (RLIMIT_AS)", memory["VmSize"], address_space))
     return sorted(all_limits, key=lambda limit: -limit.share)
 
 
@@ -77,6 +79,15 @@ def require_room(what: str, count: int, each: int, remedy: str, available: int |
         raise UserError(
             f"{what} x {each:,} bytes = {needed / 1e9:.2f} GB of RAM, with {available / 1e9:.2f} GB available: {remedy}"
         )
+
+
+def resident(process: str) -> dict[str, int]:
+    """Return the bytes in /proc/PROCESS/status by name; on other systems those of this process from psutil."""
+    if sys.platform != "linux":
+        memory = psutil.Process().memory_info()
+        return {"VmRSS": memory.rss, "VmSize": memory.vms}
+    with open(f"/proc/{process}/status", "rb", buffering=0) as status:
+        return {name.decode(): 1024 * int(kb) for name, kb in _RESIDENT.findall(status.read())}
 
 
 def allowed_bytes() -> int:

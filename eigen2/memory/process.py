@@ -16,13 +16,13 @@ import psutil
 import torch
 
 from eigen2 import compat
+from eigen2.memory.limits import resident
 
 GB = 1e9
 MB = 1e6
 _ARENA = 64 << 20  # address by which glibc aligns the heap of a thread
 _SMAPS = Path("/proc/self/smaps")
 _MAPPING = re.compile(r"^([0-9a-f]+-[0-9a-f]+) \S+ \S+ \S+ \d+ *(.*)\n((?:[A-Z].*\n)+)", re.MULTILINE)
-_RESIDENT = re.compile(rb"(VmSize|VmRSS|Rss\w+):\s*(\d+) kB")
 _BLOCK_BYTES = 64  # typical size of a small Python object, where the allocator does not tell
 
 
@@ -65,18 +65,18 @@ class ProcessMemory:
 
 def measure(objects: bool = True) -> ProcessMemory:
     """Measure this process: its small Python `objects` in 0.1 ms, all else in 0.2; with cold caches in 0.8 and 0.6."""
-    resident = _resident("self")
+    sizes = resident("self")
     mallinfo2 = _libc_function("mallinfo2", _Mallinfo2)
     heap = None if mallinfo2 is None else mallinfo2()
     small = arenas = None
     if objects:
         small, arenas = compat.small_object_bytes() or (_BLOCK_BYTES * sys.getallocatedblocks(), 0)
     return ProcessMemory(
-        rss_bytes=resident["VmRSS"],
-        vms_bytes=resident["VmSize"],
-        file_bytes=resident.get("RssFile"),
-        shared_bytes=resident.get("RssShmem", 0),
-        anonymous_bytes=resident.get("RssAnon", resident["VmRSS"]),
+        rss_bytes=sizes["VmRSS"],
+        vms_bytes=sizes["VmSize"],
+        file_bytes=sizes.get("RssFile"),
+        shared_bytes=sizes.get("RssShmem", 0),
+        anonymous_bytes=sizes.get("RssAnon", sizes["VmRSS"]),
         shm_files_bytes=_shm_files_bytes(),
         children_bytes=_children_bytes("self") if sys.platform == "linux" else 0,
         heap_bytes=None if heap is None else int(heap.uordblks + heap.hblkhd) + _arrow_bytes(),
@@ -105,15 +105,6 @@ def measure_mappings() -> tuple[int, int]:
     return libraries, 0 if mallinfo2 is None else max(0, heap - int(mallinfo2().uordblks))
 
 
-def _resident(process: str) -> dict[str, int]:
-    """Return the bytes in /proc/PROCESS/status by name; on other systems those of this process from psutil."""
-    if sys.platform != "linux":
-        memory = psutil.Process().memory_info()
-        return {"VmRSS": memory.rss, "VmSize": memory.vms}
-    with open(f"/proc/{process}/status", "rb", buffering=0) as status:
-        return {name.decode(): 1024 * int(kb) for name, kb in _RESIDENT.findall(status.read())}
-
-
 def _children_bytes(process: str) -> int:
     total = 0
     with contextlib.suppress(OSError):  # no child, a process that ended meanwhile, or a kernel without these files
@@ -121,7 +112,7 @@ def _children_bytes(process: str) -> int:
         for thread in os.scandir(f"/proc/{process}/task"):
             for child in Path(thread.path, "children").read_text().split():
                 with contextlib.suppress(OSError):
-                    total += _resident(child).get("RssAnon", 0) + _children_bytes(child)
+                    total += resident(child).get("RssAnon", 0) + _children_bytes(child)
     return total
 
 

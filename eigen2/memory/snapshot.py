@@ -8,7 +8,7 @@ from eigen2.memory.owners import Filling, Held, MappedFiles, account
 from eigen2.memory.process import GB, MB, ProcessMemory
 
 LARGEST = 4  # owners that the summary names
-COUNTED = 2, 3  # of every 5 generations, those that measure small Python objects in all phases, half of the time taken
+COUNTED = 2, 3  # of every 5 generations those that measure small Python objects in all phases, half of the time taken
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +72,9 @@ def take_snapshot(
 
     With `mappings`, in 20 ms, all that the RSS consists of is measured (`MemorySnapshot.others`).
     """
-    objects = mappings or phase == "generation" or generation % 5 in COUNTED
+    objects = (
+        mappings or phase == "generation" or (generation + generation // 5) % 5 in COUNTED
+    )  # not always the same of five
     memory = process.measure(objects)  # first: what follows allocates memory itself
     return MemorySnapshot(
         **{column.name: getattr(memory, column.name) for column in fields(ProcessMemory)},

@@ -167,7 +167,7 @@ class GenerationCheckpoint(_Checkpoint):
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Find the folder, and delete files that a killed process left incomplete."""
         super().setup(trainer, pl_module, stage)
-        if stage == "fit" and trainer.is_global_zero and self.dirpath:
+        if stage == "fit" and trainer.is_global_zero and self.dirpath and not trainer.fast_dev_run:  # type: ignore[attr-defined]
             folder = Folder(self.dirpath)
             for torn in folder.path.glob(".*.draft"):
                 if DRAFT.fullmatch(torn.name):
@@ -178,6 +178,8 @@ class GenerationCheckpoint(_Checkpoint):
 
         Those of this or a later generation are of a run that did not go on here: it was resumed from before them.
         """
+        if trainer.fast_dev_run:  # type: ignore[attr-defined]
+            return  # it saves nothing, so it must not delete those of a real run either
         last = Path(f"{self.dirpath}/{self._name}")
         if trainer.is_global_zero and self.keep > 1 and last.exists():
             try:

@@ -62,6 +62,24 @@ def test_growth_that_the_next_epoch_would_not_survive_ends_the_run(fit: Fit, use
         fit(MemoryBudget(1), epochs=9, announce=True, work=work)
 
 
+def test_growth_counts_towards_every_limit(fit: Fit, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The machine is the tightest until the container, which grows, passes it and leaves no room for another epoch."""
+    used = {"container": 500}
+    monkeypatch.setattr(
+        "callbacks.budget.limits",
+        lambda budget: sorted(
+            [Limit("the machine", 7500, 10_000), Limit("the container", used["container"], 1000)],
+            key=lambda limit: -limit.share,
+        ),
+    )
+
+    def work(phase: str, epoch: int) -> None:
+        used["container"] = (500, 670, 840, 980)[min(epoch, 3)]
+
+    with pytest.raises(MemoryBudgetExceeded, match=r"of epoch 2: .* of the container used"):
+        fit(MemoryBudget(), epochs=9, announce=True, work=work)
+
+
 def test_memory_that_is_freed_within_an_epoch_is_no_growth(fit: Fit, used: dict[str, int]) -> None:
     def work(phase: str, epoch: int) -> None:
         used["bytes"] = 930 if phase == "train" else 600

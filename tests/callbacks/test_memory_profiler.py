@@ -414,7 +414,12 @@ def test_a_leak_beside_a_buffer_that_fills_is_found_in_its_own_phase(tmp_path: P
 
 
 def test_phases_count_small_objects_in_two_epochs_of_five(fit: Fit, tmp_path: Path) -> None:
-    fit(MemoryProfiler(), epochs=6, announce=True)
+    fit(MemoryProfiler(), epochs=10, announce=True)
     rows = [row for row in read(tmp_path / "memory.csv") if row["phase"] not in ("baseline", "generation")]
-    assert {int(row["generation"]) for row in rows if row["python_bytes"]} == {2, 3}
-    assert {int(row["generation"]) for row in rows if not row["python_bytes"]} == {0, 1, 4, 5}
+    assert {int(row["generation"]) for row in rows if row["python_bytes"]} == {
+        2,
+        3,
+        6,
+        7,
+    }  # not always the same of five
+    assert {int(row["generation"]) for row in rows if not row["python_bytes"]} == {0, 1, 4, 5, 8, 9}

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from lightning.pytorch import Trainer
 
 from eigen2.erl.module import ERLModule
 from eigen2.errors import UserError
@@ -195,5 +196,9 @@ def test_a_run_resumed_from_an_earlier_generation_leaves_none_of_the_abandoned_o
         return [verify_checksum(path) for path in (tmp_path / "last.ckpt", *earlier_checkpoints(tmp_path))]
 
     assert fit(6) == [5, 4, 3]
+    keeper = GenerationCheckpoint(str(tmp_path), keep=3)
+    trainer = Trainer(fast_dev_run=True, default_root_dir=tmp_path, callbacks=keeper, accelerator="cpu")
+    trainer.fit(ERLModule(population_size=2, gradient_steps=1), ProbeRollouts(AIM))
+    assert len(earlier_checkpoints(tmp_path)) == 2  # a trial deletes nothing
     assert fit(5, tmp_path / "generation-00003.ckpt") == [4, 3]  # of the 4 and 5 that were, none is left
     assert fit(7, tmp_path / "last.ckpt") == [6, 5, 4]
