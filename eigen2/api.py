@@ -32,7 +32,7 @@ from eigen2.market.synthetic.generator import SyntheticMarket
 from eigen2.runtime.checkpoint import ChampionCheckpoint, DurableCheckpointIO, GenerationCheckpoint
 from eigen2.runtime.console import GenerationReport, hide_library_messages
 from eigen2.runtime.logger import RunLogger
-from eigen2.runtime.run_folder import find_checkpoint, locked_folder, move_earlier_run
+from eigen2.runtime.run_folder import find_checkpoint, generations_of, locked_folder, move_earlier_run
 
 Prices = pd.DataFrame | str | Path
 SILENT: dict[str, Any] = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
@@ -98,6 +98,7 @@ class Result:
         """
         trainer = Trainer(default_root_dir=self.folder, devices=1, **SILENT, **QUIET)
         self.module.test_checks = checks
+        self.module.generations_run = max(self.module.generations_run, generations_of(self._checkpoint))
         trainer.test(self.module, self.data, ckpt_path=self._checkpoint, verbose=False)
         assert self.module.test_result is not None
         return self.module.test_result

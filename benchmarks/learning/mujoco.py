@@ -62,7 +62,8 @@ class MatchedERL(ERLModule):
     def training_step(self, batch: int, batch_idx: int) -> None:
         """Take all gradient steps of the generation."""
         if self.state.slots is not None:
-            steps = (self.played - self.before) // self.learners
+            drawn = len(self.state.slots) // self.parts  # `model.gradient_steps`
+            steps = min((self.played - self.before) // self.learners, drawn)
             for index in range(steps * self.parts):
                 self.train_on(index)
             self.trained += steps * self.learners

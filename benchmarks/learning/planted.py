@@ -1,7 +1,8 @@
 """How much agents learn of a drift that is hidden in prices.
 
 Every seed is another market. On its holdout the champion plays against rules that know the drift to different degrees,
-with settings that are best in hindsight on the same days. All variants play the same number of agent-days.
+with settings that are best in hindsight on the same days, and against ridge regression with one setting. Variants play
+the same number of windows for fitness, unless they say otherwise.
 """
 
 from collections.abc import Iterable

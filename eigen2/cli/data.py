@@ -135,6 +135,9 @@ def _synthesize(options: Namespace) -> None:
     out, market = Path(options.out), options.market
     if out.exists() and not options.overwrite:
         raise UserError(f"{str(out)!r} exists: name another file, or give --overwrite")
+    if (last := market.last_day) > datetime.date.today():
+        days = f"{market.days:,} days end on {last}, after today, which fit refuses in a file"
+        raise UserError(f"market.days: {days}; lower it, or train on data.synthetic, which may")
     write_parquet(market, out)
     print(f"wrote {out}: {market.days:,} days x {market.columns:,} columns")
     if options.ceiling:

@@ -195,6 +195,7 @@ def _lines(
     """Return a line or stacked area for each column, along generations or dates, above shaded bands of two columns."""
     if frame is None:
         return None
+    frame = frame.loc[:, ~frame.columns.duplicated()]  # a user's operator may be named as what lies along the axis
     bounds = {bound for band in bands for bound in band}
     names = [str(name) for name in frame if name not in {along, *bounds}]
     y = {"type": "quantitative", "title": title, "axis": {"format": digits}, "scale": {"zero": area}}
@@ -218,7 +219,9 @@ def _lines(
     if dashed:
         condition = {"test": {"field": "which", "oneOf": [*dashed]}, "value": [5, 4]}
         encoding["strokeDash"] = {"condition": condition, "value": [1, 0]}
-    data = _data(frame.melt(along, names, "which", "value").dropna())
+    # not by `melt`, which refuses columns with the names of its results
+    parts = [pd.DataFrame({along: frame[along], "which": name, "value": frame[name]}) for name in names]
+    data = _data(pd.concat(parts).dropna()) if parts else _data(frame[[along]].iloc[:0])
     return {"layer": [*layers, {**data, "encoding": encoding, "layer": [{"mark": mark} for mark in marks]}]}
 
 

@@ -13,7 +13,7 @@ from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
 from eigen2.files import Folder, write
-from eigen2.market.evaluation.performance import format_measure
+from eigen2.market.evaluation.performance import daily_returns, format_measure
 from eigen2.report.charts import charts
 from eigen2.report.record import TRADE, RunRecord, load
 from eigen2.runtime.provenance import describe_changes
@@ -43,10 +43,11 @@ def render(run: RunRecord) -> str:
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     table = run.trades if run.validation is None else run.validation  # a window may have no trades
     tested, settings = run.test or run.scores or {}, run.provenance.get("settings", {})
+    changes = describe_changes(settings, tested.get("settings", settings), "data.") if settings else {}
     return environment.from_string((sources / "page.html").read_text()).render(
         run=run,
         provenance=provenance(run),
-        mismatches=[*describe_changes(settings, tested.get("settings", settings), "data.").values()],
+        mismatches=[*changes.values()],
         measures=measures(run),
         rankings=rankings(run),
         checks=checks(run),
@@ -149,9 +150,9 @@ def monthly_returns(run: RunRecord) -> list[tuple[int, list[float | None], float
     """Return the champion's returns in the test: year, its 12 months (None if not in the test), and the whole year."""
     if run.equity is None:
         return []
-    equity, dates = run.equity["champion"].to_numpy(), pd.DatetimeIndex(run.equity["date"])
-    ends = pd.Series(equity).groupby([dates.year, dates.month]).last()
-    table = (ends / ends.shift(fill_value=equity[0]) - 1).unstack().reindex(columns=range(1, 13))
+    dates = pd.DatetimeIndex(run.equity["date"])[1:]  # the first row is the close before the test
+    growth = pd.Series(1 + daily_returns(run.equity["champion"].to_numpy()))
+    table = (growth.groupby([dates.year, dates.month]).prod() - 1).unstack().reindex(columns=range(1, 13))
     totals = (1 + table).prod(axis=1) - 1
     rows = table.astype(object).where(table.notna(), None)
     return list(zip(table.index.tolist(), rows.to_numpy().tolist(), totals.tolist(), strict=True))

@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from eigen2 import api
 from eigen2.market.evaluation.backtest import RANDOM_POLICIES
 from tests.command import eigen2
 from tests.market.conftest import Fitted
@@ -109,6 +110,7 @@ def test_the_champion_is_tested_on_the_holdout_and_an_earlier_test_is_kept(own: 
     assert {path.name: path.read_bytes() for path in (own.run / "test-1").iterdir()} == before
     assert dear[1].stdout == dear[0].stdout != done.stdout  # the same test again takes the place of the first
     assert not (own.run / "test-2").exists()
+    assert api.test(own.run).text.count("of 16 agents tried") == 1  # in Python too
 
 
 def test_what_cannot_be_tested_is_named(fitted: Fitted, tmp_path: Path) -> None:

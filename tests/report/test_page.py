@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 from eigen2.cli.main import main
-from eigen2.report.charts import equity, exposure, rank_ic
+from eigen2.report.charts import charts, equity, exposure, rank_ic
 from eigen2.report.page import (
     checks,
     measures,
@@ -240,6 +240,35 @@ def test_monthly_returns_by_hand(tmp_path: Path) -> None:
     assert december[11] == total_2019 == pytest.approx(0.1)
     assert months[:3] == [pytest.approx(0.1), None, pytest.approx(-0.5)]
     assert total_2020 == pytest.approx(60.5 / 110 - 1)
+
+
+def test_the_close_before_the_test_is_no_month_of_it_and_nothing_is_gained_after_ruin(tmp_path: Path) -> None:
+    dates = pd.to_datetime(["2019-12-31", "2020-01-02", "2020-02-03", "2020-03-02"])
+    curve = pd.DataFrame({"date": dates, "champion": [100.0, -10.0, -20.0, -30.0]})
+    ((year, months, total),) = monthly_returns(replace(load(write_run(tmp_path)), equity=curve))
+    assert (year, months) == (2020, [pytest.approx(-1.1), 0.0, 0.0, *[None] * 9])
+    assert total == pytest.approx(-1.1)
+
+
+@pytest.mark.parametrize("name", ["value", "which"])
+def test_operators_may_have_the_names_of_columns(name: str, tmp_path: Path) -> None:
+    root = write_run(tmp_path)
+    metrics = pd.read_csv(root / "metrics.csv")
+    metrics.assign(**{f"operators/{name}_survival": 0.5}).to_csv(root / "metrics.csv", index=False)
+    assert f'"which": "{name}"' in json.dumps(charts(load(root)))
+
+
+def test_an_operator_named_as_the_axis_is_not_drawn(tmp_path: Path) -> None:
+    root = write_run(tmp_path)
+    metrics = pd.read_csv(root / "metrics.csv").assign(**{"operators/generation_survival": 0.5})
+    metrics.to_csv(root / "metrics.csv", index=False)
+    assert '"which": "generation"' not in json.dumps(charts(load(root)))
+
+
+def test_a_run_whose_settings_are_unknown_was_not_tested_with_others(tmp_path: Path) -> None:
+    root = write_run(tmp_path)
+    (root / "run.json").unlink()
+    assert "other settings" not in render(load(root))
 
 
 def test_a_run_without_test_memory_or_champion_has_a_page(tmp_path: Path) -> None:

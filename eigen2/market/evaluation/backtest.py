@@ -150,7 +150,7 @@ class Backtest:
             f"{warning}Net of costs the champion earned {champion} in {len(self.dates) - 1} days, equal parts of all "
             f"columns (1/N) {equal}: {abs(mean):.1f} points a year {'more' if mean >= 0 else 'less'}, with a 95 % "
             f"interval from {low:.1f} to {high:.1f}{self._trainings()}. {self._ranking()} "
-            f"By luck, its orders on random days and columns earn as much with p = {self.luck['p_value']:.3f}; the "
+            f"By luck, its decisions at random earn as much with p = {self.luck['p_value']:.3f}; the "
             f"probability that it has more skill than the luckiest of {self.tried:,} agents is {skill}."
         )
 
@@ -258,8 +258,8 @@ test         {days["first"]} to {days["last"]} ({days["count"]} days), champion 
 
 {_table(ranked, 18)}
 {self._robustness()}
-luck         better than {luck["percentile"]:.1f} % of {luck["policies"]:,} policies with its orders on
-             random days and columns; p = {luck["p_value"]:.4f}
+luck         better than {luck["percentile"]:.1f} % of {luck["policies"]:,} policies with its
+             decisions at random; p = {luck["p_value"]:.4f}
 selection    deflated Sharpe ratio {deflated} of {self.tried:,} agents tried;
              probability of backtest overfitting {overfitting}{lines}"""
 
@@ -319,7 +319,7 @@ def backtest(
 ) -> Backtest:
     """Simulate champion, baselines and agents on the same days with the same money and costs.
 
-    The agents are the population at the end of its fit, `others` the champions of trainings with other seeds, of which
+    The agents are the population of the checkpoint, `others` the champions of trainings with other seeds, of which
     and the champion there may be an `ensemble`. What was found of a `leak` makes the backtest check too what becomes of
     it at other costs and a day later. Raises UserError for fewer than two days after the first.
     """

@@ -15,8 +15,7 @@ def episode_metrics(
 ) -> dict[str, float]:
     """Return trading in the fitness windows, and the rank correlation of fitness and money, by full name.
 
-    `summary` is that of the environment, (agents, windows); `fitness` (agents, windows) has as many `windows` of
-    `window_days`.
+    `summary` is that of the environment, sums over as many `windows` of `window_days` as `fitness` is of, (agents,).
     """
     money = {"fitness/money_correlation": _rank_correlation(fitness, summary["log_return_pct"])}
     if mode == "weights":

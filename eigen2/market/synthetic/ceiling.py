@@ -105,7 +105,8 @@ def ceiling(
             or its prices leave the float32 range.
     """
     length = trading_days + settlement_days
-    for name, value in {"random_agents": random_agents, "trading_days": trading_days, "days": settlement_days}.items():
+    given = {"random_agents": random_agents, "trading_days": trading_days, "settlement_days": settlement_days}
+    for name, value in given.items():
         require_range(name, value, least=1)
     first_days = _walk(market.days, length) if starts is None else [int(start) for start in starts]
     require_range("number of starts", len(first_days), least=1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -118,6 +119,12 @@ class SyntheticMarket:
             for i, values in enumerate(self._bars(columns)):
                 prices[:, columns.start : columns.stop, i][kept] = values.T[kept]
         return prices
+
+    @property
+    def last_day(self) -> datetime.date:
+        """Return the date of the last day."""
+        last: datetime.date = np.busday_offset(FIRST_DAY, self.days - 1).astype(object)
+        return last
 
     def blocks(self, columns_per_block: int = COLUMNS_PER_BLOCK) -> Iterator[pd.DataFrame]:
         """Draw the market a few columns (1 or more) at a time; a UserError if prices leave the float32 range."""

@@ -60,6 +60,13 @@ def test_gradient_steps_match_environment_steps(
     assert max(row["fittest"]) < 0
 
 
+def test_a_configuration_may_take_fewer_gradient_steps(tmp_path: Path) -> None:
+    settings = {"steps": 115, "every": 50, "episodes": 1, "compile": False, "matmul_precision": "highest"}
+    arms = {"ERL": (LEARNER, {**SMALL, "model.gradient_steps": 3})}
+    row = mujoco.measure(arms, Task("ERL: Pendulum-v1", 3), settings, tmp_path)
+    assert row["gradient_steps"] == 2 * 3  # generations of 60 environment steps
+
+
 def test_matched_steps_train_like_as_many_steps_of_the_trainer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where a generation's environment steps are known, plain ERL takes the same gradient steps, bit for bit."""
     arm = LEARNER, {**SMALL, "model.gradient_steps": 60, "model.validate_every": 1}
