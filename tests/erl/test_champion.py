@@ -205,7 +205,7 @@ def test_validating_plays_the_champion_of_the_fit_or_of_a_checkpoint(trained: tu
 
 
 def test_fitting_again_goes_on_and_after_a_reset_starts_over_in_the_same_memory() -> None:
-    data, module = ProbeRollouts(AIM), ERLModule(4, gradient_steps=2)
+    data, module = ProbeRollouts(AIM, replay_capacity=50_000), ERLModule(4, gradient_steps=2)  # many whole pages
     recorders = Recorder(), Recorder(), Recorder()
     names = [*ROWS, "champion_actor", "champion_critic", "champion_fitness", "champion_generation"]
     for recorder in recorders:
