@@ -9,9 +9,10 @@ from statistics import fmean, median
 import numpy as np
 
 from benchmarks.fire import ground, neighbours, optimum, place
-from benchmarks.harness import MB, Benchmark, Figures, Row, Settings, Task
+from benchmarks.harness import MB, ROOT, Benchmark, Figures, Row, Settings, Task
 from benchmarks.pages import Block, Page, interval, machines, spread, table, where
 from benchmarks.runs import eigen2, fit
+from eigen2.runtime.yaml_files import read_yaml
 
 CONFIG = "configs/dqn_fuel_breaks.yaml"
 SMALL_MAPS = (
@@ -128,7 +129,9 @@ def _tasks(settings: Settings) -> list[Task]:
 
 
 BENCHMARKS = {
-    "fire": Benchmark(measure, _tasks, SETTINGS, SMALLEST, key=lambda task, settings: CASES[task.case]),
+    "fire": Benchmark(
+        measure, _tasks, SETTINGS, SMALLEST, key=lambda task, settings: [CASES[task.case], read_yaml(ROOT / CONFIG)]
+    ),
     "fire-optimum": optimum.BENCHMARK,
     "fire-neighbours": neighbours.BENCHMARK,
     "fire-place": place.BENCHMARK,

@@ -1,5 +1,6 @@
 """Champions of synthetic landscapes on the tiles of real regions that no fit has seen."""
 
+import hashlib
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,7 +10,7 @@ import torch
 from jaxtyping import UInt8
 from torch import nn
 
-from benchmarks.harness import Benchmark, Figures, Row, Settings, Task
+from benchmarks.harness import ROOT, Benchmark, Figures, Row, Settings, Task
 from benchmarks.pages import interval, table
 from benchmarks.runs import fit
 from eigen2.core.randomness import Role, generator
@@ -21,6 +22,7 @@ from eigen2.fire.datamodule import FuelBreakDataModule
 from eigen2.fire.landscapes.rasters import RegionFiles
 from eigen2.fire.networks import load_champion
 from eigen2.fire.simulation.baselines import reduction
+from eigen2.runtime.yaml_files import read_yaml
 
 CONFIG = "configs/dqn_fuel_breaks.yaml"
 VARIABLE = "EIGEN2_GROUND"  # names the folders of the regions' rasters, as PATH does
@@ -111,6 +113,14 @@ def tasks(settings: Settings) -> list[Task]:
     return [Task(BASELINE), *(Task(CHAMPION, seed) for seed in range(1, settings["seeds"] + 1))]
 
 
+def key(task: Task, settings: Settings) -> object:
+    """Return what rows depend on beside the settings: the configuration, and the regions' rasters by their hash."""
+    return read_yaml(ROOT / CONFIG), {
+        folder.name: [hashlib.blake2b((folder / file).read_bytes()).hexdigest() for file in LAYERS.values()]
+        for folder in regions()
+    }
+
+
 def ground_table(figures: Figures) -> str:
     """Return what policies save on the tiles, and what they save more than the baseline, with intervals over tiles."""
     (baseline,), champions, lines = figures["runs"][BASELINE], figures["runs"][CHAMPION], []
@@ -146,4 +156,5 @@ BENCHMARK = Benchmark(
     tasks,
     {"seeds": 2, "minutes": [240, 960], "tile": 32, "words": []},
     {"seeds": 1, "minutes": [60], "tile": 8, "words": [*TINY]},
+    key=key,
 )

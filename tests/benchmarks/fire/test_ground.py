@@ -36,6 +36,10 @@ def test_it_starts_only_with_rasters(tmp_path: Path, monkeypatch: pytest.MonkeyP
     with pytest.raises(UserError, match=r"which lacks fuels\.asc; name folders of elevation\.asc and fuels\.asc"):
         BENCHMARK.tasks(BENCHMARK.settings)
     (tmp_path / "fuels.asc").touch()
+    task, settings = BENCHMARK.tasks(BENCHMARK.settings)[0], BENCHMARK.settings
+    before = BENCHMARK.key(task, settings)
+    (tmp_path / "fuels.asc").write_text("other")
+    assert BENCHMARK.key(task, settings) != before  # rows of other rasters are measured again
     monkeypatch.setenv(VARIABLE, f"{tmp_path}:{tmp_path / 'other'}")
     with pytest.raises(UserError, match=r"other, which lacks elevation\.asc"):
         BENCHMARK.tasks(BENCHMARK.settings)
