@@ -220,6 +220,7 @@ def test_help(args: str, message: str, capsys: pytest.CaptureFixture[str]) -> No
         ("report", "error: folder is missing: see --help"),
         ("predict", "error: --data.path is missing: see --help"),
         ("report --outptu x run", "error: unknown key outptu: did you mean output?"),
+        ("data synthesize --out x.parquet", "error: out is no option: give its value without --out"),
         ("export --onnx", "error: --onnx needs a value: see --help"),
     ],
 )
