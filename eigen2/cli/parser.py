@@ -139,10 +139,9 @@ def explain(message: str, error: BaseException | None = None, keys: Mapping[str,
     for reason in (_flat(cause) for cause in causes if isinstance(cause, UserError)):
         return reason if key is None or key.rpartition(".")[2] in reason else f"{key}: {reason}"
     if match := UNKNOWN.search(message):
-        if match[1] in keys:
-            return f"{match[1]} is no option: give its value without --{match[1]}"
-        close = difflib.get_close_matches(match[1], list(keys), n=1)
-        return f"unknown key {match[1]}: {f'did you mean {close[0]}?' if close else '--help lists the keys'}"
+        name, close = match[1], difflib.get_close_matches(match[1], list(keys), n=1)
+        told = f"unknown key {name}: {f'did you mean {close[0]}?' if close else '--help lists the keys'}"
+        return f"{name} is no option: give its value without --{name}" if name in keys else told
     if match := WORD.search(message):
         hint = f": did you mean --config {match[1]}?" if match[1].endswith((".yaml", ".yml")) else ": see --help"
         return f"{match[1]} belongs to no option{hint}"
