@@ -72,9 +72,8 @@ def take_snapshot(
 
     With `mappings`, in 20 ms, all that the RSS consists of is measured (`MemorySnapshot.others`).
     """
-    objects = (
-        mappings or phase == "generation" or (generation + generation // 5) % 5 in COUNTED
-    )  # not always the same of five
+    counted = (generation + generation // 5) % 5 in COUNTED  # not always the same of five
+    objects = mappings or phase == "generation" or counted
     memory = process.measure(objects)  # first: what follows allocates memory itself
     return MemorySnapshot(
         **{column.name: getattr(memory, column.name) for column in fields(ProcessMemory)},
