@@ -144,13 +144,28 @@ def score_fitness(scores: np.ndarray, data: MarketDataModule, windows: int = WIN
     return float(env.scores(torch.stack([day.reward for day in days]).double().sum(0)).mean())
 
 
-def measure(task: Task, settings: Settings, folder: Path) -> Row:
-    """Train a variant on the market of a seed; evaluate champion, population and rules on its holdout."""
+def _make(task: Task, settings: Settings) -> tuple[SyntheticMarket, ERLModule, MarketDataModule, int]:
+    """Return market, module and data module of a variant, and its number of generations."""
     variant, small = (VARIANTS | SHARED | HEADS)[task.case], SMALL if settings["small"] else {}
     market = SyntheticMarket(seed=task.seed, **small.get("market", MARKET))
     module = variant.get("module", ERLModule)(**variant.get("model", {}) | small.get("model", {}))
     data = MarketDataModule(synthetic=market, **SIZES | variant.get("data", {}) | small.get("sizes", {}))
-    generations = settings["generations"] * variant.get("generations", 1)
+    return market, module, data, settings["generations"] * variant.get("generations", 1)
+
+
+def all_settings(module: ERLModule, data: MarketDataModule) -> object:
+    """Return what decides what is trained, the defaults included, as plain values."""
+    return [type(module).__name__, module.model_config(), data.config()]
+
+
+def _key(task: Task, settings: Settings) -> object:
+    _, module, data, generations = _make(task, settings)
+    return [all_settings(module, data), generations]
+
+
+def measure(task: Task, settings: Settings, folder: Path) -> Row:
+    """Train a variant on the market of a seed; evaluate champion, population and rules on its holdout."""
+    market, module, data, generations = _make(task, settings)
     seconds = train(module, data, task.seed, generations, folder)
     windows = {"trading_days": data.trading_days, "settlement_days": data.settlement_days}
     ceilings = ceiling(market, data.rules, data.account, **windows, starts=holdout_starts(data))
@@ -168,7 +183,7 @@ def _benchmark(variants: Iterable[str], seeds: Iterable[int], generations: int) 
     tasks = [Task(variant, seed) for variant in variants for seed in seeds]
     settings = {"generations": generations, "small": False}
     smallest = {"generations": 2, "small": True}
-    return Benchmark(measure, lambda _: tasks, settings, smallest, key=lambda task, _: [MARKET, SIZES])
+    return Benchmark(measure, lambda _: tasks, settings, smallest, key=_key)
 
 
 BENCHMARKS = {

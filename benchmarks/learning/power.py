@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Float
 
 from benchmarks.harness import Benchmark, Row, Settings, Task, train
-from benchmarks.learning.planted import SMALL, VARIANTS, holdout_fitness, score_fitness
+from benchmarks.learning.planted import SMALL, VARIANTS, all_settings, holdout_fitness, score_fitness
 from benchmarks.learning.study import champion_policy
 from eigen2.erl.module import ERLModule
 from eigen2.market.datamodule import MarketDataModule
@@ -93,11 +93,15 @@ def measure_learner(task: Task, settings: Settings, folder: Path) -> Row:
 
 def _train(task: Task, settings: Settings, folder: Path) -> tuple[ERLModule, MarketDataModule, float]:
     """Train on the market of a cell and a seed; return module, data and the seconds."""
+    module, data = _make(task, settings)
+    return module, data, train(module, data, task.seed, settings["generations"], folder)
+
+
+def _make(task: Task, settings: Settings) -> tuple[ERLModule, MarketDataModule]:
     name, case = task.case.split(": ")
     _, data = market_data(_cell(case), task.seed, settings["small"])
     model = {"population_size": settings["agents"], **VARIANTS[name].get("model", {})}
-    module = ERLModule(**model | (SMALL["model"] if settings["small"] else {}))
-    return module, data, train(module, data, task.seed, settings["generations"], folder)
+    return ERLModule(**model | (SMALL["model"] if settings["small"] else {})), data
 
 
 def _measure_trained(module: ERLModule, data: MarketDataModule, seconds: float) -> Row:
@@ -118,15 +122,25 @@ def _cell(case: str) -> Cell:
 
 
 def _key(task: Task, settings: Settings) -> object:
-    return [SIZES, RULES, WINDOWS]
+    """Return what the rules of a cell depend on."""
+    _, data = market_data(_cell(task.case), task.seed, settings["small"])
+    return [data.config(), WINDOWS, RANDOM_DRAWS]
+
+
+def _learner_key(task: Task, settings: Settings) -> object:
+    return [all_settings(*_make(task, settings)), WINDOWS]
 
 
 WEAK = (Cell(0.02, 100, 3000), Cell(0.05, 100, 3000))
 
 
+def _erl(task: Task) -> Task:
+    return Task(f"erl: {task.case}", task.seed)
+
+
 def measure_weak(task: Task, settings: Settings, folder: Path) -> Row:
     """Return the holdout fitness of all rules and of ERL on one market of a weak edge, and how well each ranks."""
-    module, data, seconds = _train(Task(f"erl: {task.case}", task.seed), settings, folder)
+    module, data, seconds = _train(_erl(task), settings, folder)
     row = measure_rules(task, settings, folder) | _measure_trained(module, data, seconds)
     prices, days = data.panel.prices[:, data.investable_columns], data.panel.splits.holdout
     champion = preferences(prices, data.rules, data.account, days, champion_policy(module, data))
@@ -139,7 +153,7 @@ BENCHMARKS = {
         lambda settings: [Task(str(cell), seed) for seed in range(settings["seeds"]) for cell in WEAK],
         {"seeds": 8, "generations": 25, "agents": 16, "small": False},
         {"seeds": 1, "generations": 2, "small": True},
-        key=lambda task, settings: [_key(task, settings), "Rank IC"],
+        key=lambda task, settings: [_key(task, settings), _learner_key(_erl(task), settings)],
     ),
     "power-rules": Benchmark(
         measure_rules,
@@ -155,6 +169,6 @@ BENCHMARKS = {
         ],
         {"seeds": 1, "generations": 15, "agents": 8, "small": False},
         {"seeds": 1, "generations": 2, "small": True},
-        key=_key,
+        key=_learner_key,
     ),
 }

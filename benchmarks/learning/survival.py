@@ -66,5 +66,9 @@ BENCHMARKS = {
         lambda settings: [Task(name, seed) for seed in range(settings["seeds"]) for name in VARIANTS],
         {"data_dir": "../shared/data", "tables": ["dow30"], "seeds": 3, "generations": 25},
         {"tables": [SAMPLE], "seeds": 1, "generations": 1},
+        key=lambda task, _: [
+            ERLModule(**VARIANTS[task.case].get("model", {})).model_config(),
+            VARIANTS[task.case].get("data"),
+        ],
     )
 }

@@ -105,9 +105,11 @@ class LeakWatch:
         if self._tracer is not None:
             return self._end_trace() if self._tracer.generation_end() else []
         self._filling.update(snapshot.filling)
-        filling = sum(snapshot.held[name].anonymous for name in self._filling if name in snapshot.held)
+        filling = [snapshot.held[name] for name in self._filling if name in snapshot.held]
+        expected = dict.fromkeys(_WITH_OWNERS, sum(held.anonymous for held in filling))
+        expected["GPU memory"] = sum(held.gpu for held in filling)
         owners = {f"owner {name}": held.total for name, held in snapshot.held.items() if name not in self._filling}
-        levels = {name: level - filling * (name in _WITH_OWNERS) for name, level in snapshot.levels().items()}
+        levels = {name: level - expected.get(name, 0) for name, level in snapshot.levels().items()}
         if self._traced:
             self._kept_by_traces, self._traced = self._jumps(snapshot.generation, levels), False
         levels = {name: level - self._kept_by_traces.get(name, 0) for name, level in levels.items()}

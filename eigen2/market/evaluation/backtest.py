@@ -27,7 +27,7 @@ from eigen2.market.evaluation.performance import (
 )
 from eigen2.market.evaluation.robustness import COSTS_BPS, Contender, Leak, Robustness, robustness
 from eigen2.market.evaluation.selection_bias import deflated_sharpe_ratio, overfitting_probability
-from eigen2.market.features.boosting import HAS_LIGHTGBM, MISSING
+from eigen2.market.features.boosting import HAS_LIGHTGBM
 from eigen2.market.simulation.account import AccountRules, Capacity
 from eigen2.market.simulation.policies import (
     HAS_SCIKIT_LEARN,
@@ -240,7 +240,7 @@ class Backtest:
             "survivors": self.survivors,
             "trainings": self._each_training(),
             "future": self.checks and self.checks.leak.text,
-            "left out": None if HAS_LIGHTGBM else MISSING,
+            "left out": _left_out(),
         }
         lines = "".join(
             "\n" + textwrap.fill(text, 78, initial_indent=f"{name:<13}", subsequent_indent=" " * 13)
@@ -355,6 +355,13 @@ def backtest(
     checks = None if leak is None else robustness(contenders, play, leak)
     found = dates, simulations, agent_returns, tried, generation, ranked, excess, rules.holding_days
     return Backtest(*found, np.array([each.mean() for each in differences]), checks, ticker, market.survivors)
+
+
+def _left_out() -> str | None:
+    """Return which baselines lack their library, and how to install it; None if none does."""
+    found = {"LightGBM": HAS_LIGHTGBM, "minimum variance": HAS_SCIKIT_LEARN}
+    missing = [name for name, is_found in found.items() if not is_found]
+    return f"{' and '.join(missing)}: pip install 'eigen2[baselines]'" if missing else None
 
 
 def _contenders(market: Market, champion: Policy, ensemble: Policy | None) -> dict[str, Contender]:

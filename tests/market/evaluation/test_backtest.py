@@ -202,6 +202,25 @@ def test_trainings_with_other_seeds_and_their_ensemble() -> None:
     assert "ensemble" not in alone.text()
 
 
+@pytest.mark.parametrize(
+    ("installed", "said"),
+    [
+        ({}, None),
+        ({"SCIKIT_LEARN": False}, "minimum variance"),
+        ({"LIGHTGBM": False, "SCIKIT_LEARN": False}, "LightGBM and minimum variance"),
+    ],
+)
+def test_baselines_without_their_library_are_said(
+    installed: dict[str, bool], said: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, is_installed in installed.items():
+        monkeypatch.setattr(f"eigen2.market.evaluation.backtest.HAS_{name}", is_installed)
+    found = judged(at_random(2), 2)
+    assert ("minimum variance" in found.simulations) == ("SCIKIT_LEARN" not in installed)
+    lines = [line for line in found.text().splitlines() if line.startswith("left out")]
+    assert lines == ([] if said is None else [f"left out     {said}: pip install 'eigen2[baselines]'"])
+
+
 def test_one_day_is_no_test() -> None:
     few = Market(PRICES, RULES, MARKET.account, range(198, 200), DATES)
     with pytest.raises(UserError, match=r"data.holdout_days is 1; a test needs at least 2 days"):
