@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float, Int64, UInt8
 from torch import Tensor, nn
 
 from eigen2.core.replay import Field, ReplayBuffer
-from eigen2.dqn.losses import Batch, discounted
+from eigen2.dqn.losses import Batch
 
 Actions = Int64[np.ndarray, " environments"]
 Info = Mapping[str, np.ndarray]
@@ -99,33 +99,26 @@ class Collector:
 
 
 def draw_slots(
-    buffer: ReplayBuffer, environments: int, steps: int, batch_size: int, generator: np.random.Generator
-) -> Int64[Tensor, "steps_and_next batch"]:
-    """Draw slots of transitions uniformly with replacement; row k has the slots k steps later in the same environment.
+    buffer: ReplayBuffer, environments: int, batch_size: int, generator: np.random.Generator
+) -> Int64[Tensor, "2 batch"]:
+    """Draw slots of transitions uniformly with replacement, and return them and those of the next steps.
 
-    The newest `steps` (1 or more) of each environment have too few successors to be drawn. The last row holds the
-    observations after all `steps`.
+    The newest transition of each environment has no next step yet, and is not drawn.
     """
-    newest = environments * steps
-    age = generator.integers(newest, len(buffer), size=batch_size)  # 0 is the newest transition
+    age = generator.integers(environments, len(buffer), size=batch_size)  # 0 is the newest transition
     first = torch.from_numpy((buffer.position - 1 - age) % buffer.capacity)
-    slots: Tensor = (first + environments * torch.arange(steps + 1)[:, None]) % buffer.capacity
-    return slots
+    return torch.stack([first, (first + environments) % buffer.capacity])
 
 
-def draw_batch(
-    buffer: ReplayBuffer, codec: ObservationCodec, slots: Int64[Tensor, "steps batch"], gamma: float
-) -> Batch:
-    """Return the transitions of the slots of `draw_slots`, with rewards discounted by `gamma`."""
-    first, last = buffer.gather(slots[0]), buffer.gather(slots[-1])
-    following = codec.unpack(last)
-    reward, terminated = discounted(buffer["reward"][slots[:-1]], buffer["terminated"][slots[:-1]], gamma)
+def draw_batch(buffer: ReplayBuffer, codec: ObservationCodec, slots: Int64[Tensor, "2 batch"]) -> Batch:
+    """Return the transitions of the slots of `draw_slots`."""
+    stored = buffer.gather(slots[0])
+    following = codec.unpack(buffer.gather(slots[1]))
     return Batch(
-        observation=codec.unpack(first),
-        action=first["action"],
-        reward=reward,
+        observation=codec.unpack(stored),
+        action=stored["action"],
+        reward=stored["reward"],
         next_observation=following,
         next_allowed=codec.allowed(following),
-        terminated=terminated,
-        discount=torch.full_like(reward, gamma ** (len(slots) - 1)),
+        terminated=stored["terminated"],
     )

@@ -51,7 +51,7 @@ class DQNDataModule(WorkloadDataModule):
         """Make the environments, the codec, and the cases that the stage validates or tests on."""
 
     @abstractmethod
-    def make_network(self, width: int, dueling: bool, prior: bool) -> nn.Module:
+    def make_network(self, width: int, prior: bool) -> nn.Module:
         """Build the network that maps observations to values (batch, actions), after `build`; see `DQNModule`."""
 
     @abstractmethod

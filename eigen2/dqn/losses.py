@@ -2,7 +2,7 @@
 
 Mnih et al., "Human-level control through deep reinforcement learning", 2015: algorithm 1. van Hasselt, Guez and Silver,
 "Deep reinforcement learning with double Q-learning", 2016: the online network chooses the next action, the target
-network values it. Sutton and Barto, "Reinforcement learning", 2018, chapter 7: n-step returns.
+network values it.
 """
 
 from typing import NamedTuple
@@ -15,10 +15,7 @@ from torch.nn import functional
 
 
 class Batch(NamedTuple):
-    """Sample of n-step transitions; `reward` and `terminated` are those of `discounted`.
-
-    `next_observation` follows the last step and is arbitrary where `terminated`; `discount` is gamma to the power of n.
-    """
+    """Sample of transitions; `next_observation` is arbitrary where `terminated`."""
 
     observation: UInt8[Tensor, "batch planes height width"]
     action: Int64[Tensor, " batch"]
@@ -26,7 +23,6 @@ class Batch(NamedTuple):
     next_observation: UInt8[Tensor, "batch planes height width"]
     next_allowed: Bool[Tensor, "batch actions"]
     terminated: Bool[Tensor, " batch"]
-    discount: Float[Tensor, " batch"]
 
 
 class Loss(NamedTuple):
@@ -46,20 +42,20 @@ def best_actions(
 
 
 @torch.no_grad()
-def td_targets(online: nn.Module, target: nn.Module, batch: Batch) -> Float[Tensor, " batch"]:
-    """Return reward + discount x Q'(s', a') with a' = the best allowed action by Q (double Q-learning).
+def td_targets(online: nn.Module, target: nn.Module, batch: Batch, gamma: float) -> Float[Tensor, " batch"]:
+    """Return reward + gamma x Q'(s', a') with a' = the best allowed action by Q (double Q-learning).
 
     The second term is 0 where the episode terminated or no action is allowed any more.
     """
     actions = best_actions(online(batch.next_observation), batch.next_allowed)
     values = target(batch.next_observation).gather(1, actions[:, None])[:, 0]
     over = batch.terminated | ~batch.next_allowed.any(1)
-    return batch.reward + batch.discount * torch.where(over, 0.0, values)
+    return batch.reward + gamma * torch.where(over, 0.0, values)
 
 
-def loss(online: nn.Module, target: nn.Module, batch: Batch) -> Loss:
+def loss(online: nn.Module, target: nn.Module, batch: Batch, gamma: float) -> Loss:
     """Return the Huber loss of the chosen actions' values against `td_targets`, for the online network alone."""
-    goal = td_targets(online, target, batch)
+    goal = td_targets(online, target, batch, gamma)
     value = online(batch.observation).gather(1, batch.action[:, None])[:, 0]
     error = (value.detach() - goal).abs().mean()
     return Loss(functional.huber_loss(value, goal), value.detach().mean(), error)
@@ -84,16 +80,6 @@ def epsilon_greedy(
     ranks = np.minimum((which * counts).astype(np.int64), counts - 1)
     random_actions = (np.cumsum(allowed, 1) > ranks[:, None]).argmax(1)  # the action with `rank` allowed ones before it
     return np.where(explore < epsilon, random_actions, greedy)
-
-
-def discounted(
-    rewards: Float[Tensor, "steps batch"], terminated: Bool[Tensor, "steps batch"], gamma: float
-) -> tuple[Float[Tensor, " batch"], Bool[Tensor, " batch"]]:
-    """Return the sum of rewards, discounted by `gamma` a step, until the episode terminated, and whether it did."""
-    ends = terminated.int().cumsum(0)
-    over = (ends - terminated.int()) > 0  # it ended before this step, which is of another episode
-    weights = gamma ** torch.arange(len(rewards), dtype=rewards.dtype, device=rewards.device)
-    return (weights[:, None] * rewards * ~over).sum(0), ends[-1] > 0
 
 
 @torch.no_grad()

@@ -21,7 +21,7 @@ from eigen2.memory.estimate import checkpoint_bytes
 
 
 class DQNModule(GenerationModule[DQNDataModule]):
-    """Deep Q-learning with double Q-learning, n-step returns and a slowly moving target network.
+    """Deep Q-learning with double Q-learning, a dueling network and a slowly moving target network.
 
     An epoch: an episode in each of several environments, every step of which goes into the replay buffer and is
     followed by gradient steps from it (train); now and then the network plays cases that it never learned from, and
@@ -29,11 +29,9 @@ class DQNModule(GenerationModule[DQNDataModule]):
 
     Args:
         width: channels of the network's layers (1 or more).
-        dueling: estimate the value of the state and the advantages of actions separately.
         prior: start from action values that the workload suggests, and learn corrections.
         learning_rate: Adam's learning rate (above 0).
         gamma: discount per step (0 to 1).
-        n_steps: rewards summed before the target network's value is added (1 or more).
         tau: fraction by which the target network moves to the network after each gradient step (above 0, at most 1).
         max_grad_norm: longer gradients are scaled down to this norm (above 0).
         train_frequency: environment steps for each gradient step (1 or more).
@@ -57,11 +55,9 @@ class DQNModule(GenerationModule[DQNDataModule]):
     def __init__(
         self,
         width: int = 32,
-        dueling: bool = True,
         prior: bool = True,
         learning_rate: float = 5e-4,
         gamma: float = 0.9,
-        n_steps: int = 1,
         tau: float = 0.005,
         max_grad_norm: float = 10.0,
         train_frequency: int = 2,
@@ -74,7 +70,7 @@ class DQNModule(GenerationModule[DQNDataModule]):
         super().__init__()
         self.save_hyperparameters(logger=False)
         require_width("model.width", width)
-        for name in ("train_frequency", "validate_every", "n_steps"):
+        for name in ("train_frequency", "validate_every"):
             require_range(f"model.{name}", self.hparams[name], least=1)
         for name in ("learning_rate", "max_grad_norm"):
             require_range(f"model.{name}", self.hparams[name], above=0)
@@ -116,9 +112,9 @@ class DQNModule(GenerationModule[DQNDataModule]):
     def learn(self, rng: np.random.Generator) -> None:
         """Take one gradient step on transitions drawn by `rng`."""
         data, hparams = self.data, self.hparams
-        slots = draw_slots(data.buffer, data.num_parallel_envs, hparams["n_steps"], data.batch_size, rng)
-        batch = draw_batch(data.buffer, data.codec, slots.to(self.device), hparams["gamma"])
-        step = losses.loss(self.online, self.target, data.codec.augment(batch, rng))
+        slots = draw_slots(data.buffer, data.num_parallel_envs, data.batch_size, rng)
+        batch = data.codec.augment(draw_batch(data.buffer, data.codec, slots.to(self.device)), rng)
+        step = losses.loss(self.online, self.target, batch, hparams["gamma"])
         self.optimizer.zero_grad()
         self.manual_backward(step.loss)
         nn.utils.clip_grad_norm_(self.online.parameters(), hparams["max_grad_norm"])
@@ -231,14 +227,14 @@ class DQNModule(GenerationModule[DQNDataModule]):
         """Return a network without training, always the same."""
         hparams = self.hparams
         with torch_seed(self.seed, Role.WEIGHTS, agent=0):
-            return self.data.make_network(hparams["width"], hparams["dueling"], hparams["prior"])
+            return self.data.make_network(hparams["width"], hparams["prior"])
 
     def _check_steps(self) -> None:
-        """Refuse settings that would cut episodes, or need more steps than the buffer holds at first."""
-        data, steps, most = self.data, self.hparams["n_steps"], self.trainer.limit_train_batches
-        if data.replay_min_size < (least := steps * data.num_parallel_envs + 1):
-            few = f"of data.warmup {data.replay_min_size} transitions none is followed by so many in its environment"
-            raise UserError(f"model.n_steps is {steps}, but {few}; lower it, or raise data.warmup to {least}")
+        """Refuse settings that would cut episodes, or draw from transitions none of which has a next step yet."""
+        data, most = self.data, self.trainer.limit_train_batches
+        if data.replay_min_size < (least := data.num_parallel_envs + 1):
+            none = "no transition would have a next step in its environment"
+            raise UserError(f"data.warmup is {data.replay_min_size}: {none}; raise it to {least} or more")
         cut = most < data.episode_steps if isinstance(most, int) else most < 1.0
         if cut and not self.trainer.fast_dev_run:  # type: ignore[attr-defined]
             cutting = f"trainer.limit_train_batches is {most}, or trainer.overfit_batches"
@@ -267,7 +263,7 @@ class DQNModule(GenerationModule[DQNDataModule]):
     def check_shapes(self, checkpoint: Mapping[str, Any]) -> None:
         """Refuse a checkpoint of a network with other settings."""
         saved = checkpoint["eigen2"]["settings"]
-        for name in ("width", "dueling", "prior"):
+        for name in ("width", "prior"):
             if (old := saved[f"model.{name}"]) != (new := self.hparams[name]):
                 raise UserError(f"model.{name} is {new}, but the checkpoint's network has {old}; give that")
 

@@ -80,8 +80,6 @@ class FuelBreakDataModule(DQNDataModule):
             the three numbers of landscapes are upper limits. To test a champion of synthetic landscapes, every tile
             counts.
         terrain: statistics of synthetic landscapes, in a YAML file or key by key; `fire terrain` fits them to a region.
-        relative_rewards: reward a break relative to what still burned before it, which keeps one scale throughout an
-            episode, as model.prior expects; false rewards percentage points of the whole map.
         num_parallel_envs: episodes played at the same time, the batch of an epoch (1 or more).
         parallel_method: run the environments in this process (sync) or each in its own (async); results are the same.
         buffer_size: transitions the replay buffer holds (1 or more).
@@ -114,7 +112,6 @@ class FuelBreakDataModule(DQNDataModule):
         landscape_seed: int = 0,
         region: RegionFiles | None = None,
         terrain: Terrain | None = None,
-        relative_rewards: bool = True,
         num_parallel_envs: int = 4,
         parallel_method: Literal["sync", "async"] = "sync",
         buffer_size: int = 10_000,
@@ -249,18 +246,16 @@ class FuelBreakDataModule(DQNDataModule):
             self._held_out[split] = [self._make_env(landscapes=[each], **fire) for each, fire in pairs]
         return self._held_out[split]
 
-    def make_network(self, width: int, dueling: bool, prior: bool) -> QMap:
+    def make_network(self, width: int, prior: bool) -> QMap:
         """Build the Q-network of the maps."""
-        return QMap(width, dueling, prior)
+        return QMap(width, prior)
 
     def activation_bytes(self, width: int) -> int:
         """Return the bytes of one network's activations for a batch."""
         return 4 * self.batch_size * self.env.shape[0] * self.env.shape[1] * NETWORK_LAYERS * width
 
     def learned_rewards(self, before: Info, after: Info, rewards: np.ndarray) -> np.ndarray:
-        """Return the relative rewards, or the environments' own."""
-        if not self._settings["relative_rewards"]:
-            return rewards
+        """Return the relative rewards, whose scale is the same throughout an episode."""
         burned, cells = zip(before["burned"], after["burned"], strict=True), self._settings["grid_size"] ** 2
         return np.array([relative_reward(had, has, cells) for had, has in burned])
 

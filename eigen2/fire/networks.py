@@ -34,7 +34,7 @@ class QMap(nn.Module):
     A 3x3 convolution reads the planes; at half the resolution, residual dilated 3x3 convolutions look farther; both are
     joined, and two 1x1 convolutions give each cell its advantage. A value head reads the average over the map.
 
-    With `dueling`, Q(s, a) = V(s) + A(s, a) - mean of A(s, .) over all cells, not only the allowed ones (Wang et al.,
+    Q(s, a) = V(s) + A(s, a) - mean of A(s, .) over all cells, not only the allowed ones (Wang et al.,
     "Dueling network architectures for deep reinforcement learning", 2016, equation 9): the mean of the values is V.
 
     With `prior`, the network adds its output, initially 0, to a learned multiple of `downstream_share`: the untrained
@@ -42,7 +42,7 @@ class QMap(nn.Module):
     rewards on the scale of `simulation.environment.relative_reward`.
     """
 
-    def __init__(self, width: int = 32, dueling: bool = True, prior: bool = False) -> None:
+    def __init__(self, width: int = 32, prior: bool = False) -> None:
         super().__init__()
         require_width("width", width)
         self.stem = nn.Conv2d(PLANES + prior, width, 3, padding=1)
@@ -50,7 +50,7 @@ class QMap(nn.Module):
         self.near = nn.Conv2d(width, width, 1)
         self.far = nn.Conv2d(width, width, 1, bias=False)
         self.advantage = nn.Conv2d(width, 1, 1)
-        self.value = nn.Sequential(nn.Linear(2 * width, width), nn.ReLU(), nn.Linear(width, 1)) if dueling else None
+        self.value = nn.Sequential(nn.Linear(2 * width, width), nn.ReLU(), nn.Linear(width, 1))
         self.prior = nn.Parameter(torch.tensor(0.6)) if prior else None
         if prior:
             nn.init.zeros_(self.advantage.weight)
@@ -73,8 +73,6 @@ class QMap(nn.Module):
         advantage: Tensor = self.advantage(functional.relu(self.near(near) + upsampled)).flatten(1).float()
         if self.prior is not None:
             advantage = advantage + REWARD_UNIT * self.prior * share.flatten(1)
-        if self.value is None:
-            return advantage
         value: Tensor = self.value(torch.cat([near.mean((2, 3)), far.mean((2, 3))], 1)).float()
         return value + advantage - advantage.mean(1, keepdim=True)
 
@@ -89,7 +87,7 @@ def load_champion(file: Path) -> tuple[QMap, Mapping[str, Any]]:
         if state["champion_generation"] < 0:
             raise UserError(f"{file} has no champion: none was validated before it was written; fit longer")
         settings: Mapping[str, Any] = saved["settings"]
-        network = QMap(*(settings[f"model.{name}"] for name in ("width", "dueling", "prior")))
+        network = QMap(*(settings[f"model.{name}"] for name in ("width", "prior")))
         weights = {
             name.removeprefix("champion."): value for name, value in state.items() if name.startswith("champion.")
         }

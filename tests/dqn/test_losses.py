@@ -10,7 +10,6 @@ from torch import Tensor, nn
 from eigen2.dqn.losses import (
     Batch,
     best_actions,
-    discounted,
     epsilon_greedy,
     loss,
     td_targets,
@@ -42,7 +41,6 @@ def batch(next_allowed: list[list[bool]], terminated: list[bool]) -> Batch:
         next_observation=rows(1, 0),
         next_allowed=torch.tensor(next_allowed),
         terminated=torch.tensor(terminated),
-        discount=torch.tensor([0.5, 0.25]),
     )
 
 
@@ -51,23 +49,23 @@ def tables() -> tuple[Table, Table]:
 
 
 def test_the_online_network_chooses_and_the_target_network_values() -> None:
-    # state 1: Q says 2, but only 0 and 1 are allowed, so 0, worth 40 x .5; state 0: action 1, worth 20 x .25
-    targets = td_targets(*tables(), batch([[True, True, False], [True, True, True]], [False, False]))
-    assert targets.tolist() == [21.0, 3.0]
+    # state 1: Q says 2, but only 0 and 1 are allowed, so 0, worth 40 x .25; state 0: action 1, worth 20 x .25
+    targets = td_targets(*tables(), batch([[True, True, False], [True, True, True]], [False, False]), 0.25)
+    assert targets.tolist() == [11.0, 3.0]
 
 
 def test_nothing_comes_after_an_end_or_the_last_action() -> None:
-    targets = td_targets(*tables(), batch([[True, True, True], [False, False, False]], [True, False]))
+    targets = td_targets(*tables(), batch([[True, True, True], [False, False, False]], [True, False]), 0.5)
     assert targets.tolist() == [1.0, -2.0]
 
 
 def test_the_loss_is_hubers_and_teaches_the_chosen_actions_of_the_online_network_alone() -> None:
     online, target = tables()
-    loss(online, target, batch([[False, False, True], [True, False, False]], [False, False])).loss.backward()
+    loss(online, target, batch([[False, False, True], [True, False, False]], [False, False]), 0.25).loss.backward()
     assert online.values.grad is not None
     assert online.values.grad.count_nonzero() == 2  # the chosen actions, not the next best ones
     online.zero_grad()
-    result = loss(online, target, batch([[True] * 3] * 2, [True, True]))
+    result = loss(online, target, batch([[True] * 3] * 2, [True, True]), 0.5)
     result.loss.backward()
     # values 4 and 3, goals 1 and -2: errors 3 and 5, of which Huber makes 2.5 and 4.5
     assert result.loss.item() == pytest.approx(3.5)
@@ -111,14 +109,6 @@ def test_of_equal_values_the_first_is_best_and_without_an_allowed_action_there_i
     assert best_actions(torch.ones(2, 3), allowed).tolist() == [1, 0]
     with pytest.raises(ValueError, match="row 1"):
         epsilon_greedy(torch.zeros(2, 3), allowed.numpy(), 0.0, np.random.default_rng(0))
-
-
-def test_rewards_after_an_end_do_not_count() -> None:
-    rewards = torch.tensor([[1.0, 1.0, 1.0], [2.0, 2.0, 2.0], [4.0, 4.0, 4.0]])
-    ends = torch.tensor([[False, False, True], [False, True, False], [False, False, True]])
-    sums, ended = discounted(rewards, ends, 0.5)
-    assert sums.tolist() == [3.0, 2.0, 1.0]
-    assert ended.tolist() == [False, True, True]
 
 
 def test_the_target_moves_its_share_of_the_way() -> None:

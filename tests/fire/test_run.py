@@ -87,7 +87,7 @@ def test_stopped_and_resumed_equals_uninterrupted(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("settings", [[], ["--model.n_steps=3", "--trainer.precision=bf16-mixed"]])
+@pytest.mark.parametrize("settings", [[], ["--model.prior=false", "--trainer.precision=bf16-mixed"]])
 def test_killed_and_resumed_equals_uninterrupted(settings: list[str], tmp_path: Path) -> None:
     def run(root: Path, *more: str) -> int:
         return eigen2(
@@ -126,7 +126,7 @@ def test_the_champion_is_validated_to_its_fitness(
         ("--trainer.gradient_clip_val=1", "trainer.gradient_clip_val is 1; use model.max_grad_norm"),
         ("--trainer.limit_train_batches=3", "trainer.limit_train_batches is 3"),
         ("--trainer.overfit_batches=2", "trainer.overfit_batches"),
-        ("--model.n_steps=6", "model.n_steps is 6, but of data.warmup 10 transitions none"),
+        ("--data.num_parallel_envs=10", "data.warmup is 10: no transition would have a next step"),
         ("--model.width=20000", "model.width is 20000; it must be at least 1 and at most 16384"),
         ("--model.width=16384", "model.width"),  # tens of gigabytes
         ("--model.baselines=[luck]", "model.baselines names luck; choose among random, domirank"),

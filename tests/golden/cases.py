@@ -47,10 +47,7 @@ FITS: dict[str, tuple[str, ...]] = {
     ),
     "control": CONTROL,
     "fire": FIRE,
-    "fire_steps": (
-        *(*FIRE, "--model.n_steps", "3", "--model.dueling", "false", "--model.prior", "false"),
-        *("--data.relative_rewards", "false", "--data.warmup", "14"),
-    ),
+    "fire_without_prior": (*FIRE, "--model.prior", "false"),
     "processes": (*SMALL, "--trainer.devices", "2"),
     "processes_injection": (
         *(*SMALL, "--model.learners", "3", "--trainer.devices", "2"),
