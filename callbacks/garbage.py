@@ -15,23 +15,17 @@ class GarbageCollector(Callback):
     measures before the cleaning. See docs/memory.md for the settings.
     """
 
-    def __init__(self, freeze: bool = True, trim: bool = True, every_n_epochs: int = 1) -> None:
-        """Choose what is cleaned and when.
+    def __init__(self, freeze: bool = True, trim: bool = True) -> None:
+        """Choose what is cleaned.
 
         Args:
             freeze: Exclude what lives when training starts from garbage collection until the end of the fit
                 (`gc.freeze`): some 400,000 objects from imports, which every collection, at 0.5 s per million, would
                 walk through again. Default true.
             trim: Return free pages of the C heap to the system by glibc's `malloc_trim`, if it is there. Default true.
-            every_n_epochs: Clean in every n-th epoch only, >= 1: epochs n-1, 2n-1, and so on. Default 1.
-
-        Raises:
-            ValueError: `every_n_epochs` is below 1.
         """
         super().__init__()
-        if every_n_epochs < 1:
-            raise ValueError(f"every_n_epochs is {every_n_epochs}: give 1 or more")
-        self.freeze, self.trim, self.every_n_epochs = freeze, trim, every_n_epochs
+        self.freeze, self.trim = freeze, trim
         self._froze = False
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -52,9 +46,8 @@ class GarbageCollector(Callback):
             self._froze = False
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Clean after every n-th epoch."""
-        if (trainer.current_epoch + 1) % self.every_n_epochs == 0:
-            self.clean()
+        """Clean after every epoch."""
+        self.clean()
 
     def clean(self) -> None:
         """Collect garbage, and return free memory to CUDA and the system, now."""

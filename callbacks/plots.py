@@ -33,7 +33,6 @@ class MetricsPlot(Callback):
         metrics: Sequence[str],
         tag: str,
         every_n_epochs: int = 5,
-        ylabel: str = "",
         max_history: int = 1000,
         band: tuple[str, str] | None = None,
     ) -> None:
@@ -44,7 +43,6 @@ class MetricsPlot(Callback):
                 names if two would be the same.
             tag: Name of the image in TensorBoard, and its title.
             every_n_epochs: Plot at the end of every n-th epoch, >= 1: epochs n-1, 2n-1, and so on. Default 5.
-            ylabel: What the values are, and their unit. Default none.
             max_history: Epochs kept and plotted, >= 1; older ones are dropped. Default 1000.
             band: Names of a lower and an upper metric with the area between them shaded. Default none.
 
@@ -59,7 +57,7 @@ class MetricsPlot(Callback):
                 raise ValueError(f"{name} is {number}: give 1 to {_MAX_COUNT:,}")
         if band is not None and band[0] == band[1]:
             raise ValueError(f"band is {band[0]!r} twice: give a lower and an upper metric")
-        self.metrics, self.band, self.tag, self.ylabel = tuple(metrics), band, tag, ylabel
+        self.metrics, self.band, self.tag = tuple(metrics), band, tag
         self.every_n_epochs = every_n_epochs
         self._names = tuple(dict.fromkeys((*metrics, *(band or ()))))
         self._rows: deque[tuple[int, tuple[float, ...]]] = deque(maxlen=max_history)  # epoch and values
@@ -106,7 +104,7 @@ class MetricsPlot(Callback):
             self._warned = True
             rank_zero_warn(f"MetricsPlot {self.tag!r}: no value yet of {', '.join(absent)} in callback_metrics")
         lines, band = ({name: values[name] for name in names} for names in (self.metrics, self.band or ()))
-        image = draw_lines(generations, lines, title=self.tag, ylabel=self.ylabel, band=band or None)
+        image = draw_lines(generations, lines, title=self.tag, band=band or None)
         for writer in writers:
             writer.add_image(self.tag, image, global_step=trainer.current_epoch, dataformats="HWC")
 
@@ -121,7 +119,6 @@ def draw_lines(
     generations: Sequence[int],
     lines: Mapping[str, Sequence[float]],
     title: str = "",
-    ylabel: str = "",
     band: Mapping[str, Sequence[float]] | None = None,
 ) -> UInt8[np.ndarray, "height=450 width=900 rgb=3"]:
     """Return an image, RGB in 0..255, of lines, which are values by metric name, over ascending generations.
@@ -143,7 +140,7 @@ def draw_lines(
         margin = max(0.5, 0.02 * (generations[-1] - generations[0]))
         axes.set_xlim(generations[0] - margin, generations[-1] + margin)
 
-    return draw_picture(draw, title, "generation", ylabel)
+    return draw_picture(draw, title, "generation")
 
 
 def draw_picture(

@@ -209,15 +209,15 @@ def side_figures(measured: Mapping[Task, Row], duel: Duel) -> Figures:
 
 
 def duel_table(figures: Figures) -> str:
-    """Return mean returns and speeds of both sides, and the ratios of speeds; older figures have no CPU time."""
+    """Return mean returns and speeds of both sides, and the ratios of speeds."""
     columns = {"": "{side}", "mean return": "{mean:,.1f}", "each seed": "{each}"}
     columns |= {"steps a second": "{speed!n}", "CPU ms a step": "{cpu!n}"}
     rows: list[Row] = []
     for side, runs in figures["runs"].items():
         returns, speed = [run["return"] for run in runs], median(run["steps_per_s"] for run in runs)
-        cpu = median(run["cpu_ms"] for run in runs) if "cpu_ratio" in figures else None
+        cpu = median(run["cpu_ms"] for run in runs)
         rows.append({"side": side, "mean": fmean(returns), "each": spread(returns, ".0f"), "speed": speed, "cpu": cpu})
-    ratios = {"speed": figures["ratio"], "cpu": figures.get("cpu_ratio")}
+    ratios = {"speed": figures["ratio"], "cpu": figures["cpu_ratio"]}
     return table(columns, [*rows, {"side": "ours better by, median of pairs", "mean": None, "each": None, **ratios}])
 
 

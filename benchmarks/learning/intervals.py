@@ -8,7 +8,7 @@ from scipy import stats
 from eigen2.market.evaluation.intervals import DRAWS, LEVEL, Interval
 
 
-def over_seeds(values: np.ndarray, generator: np.random.Generator, draws: int = DRAWS) -> Interval:
+def over_seeds(values: np.ndarray, generator: np.random.Generator) -> Interval:
     """Return the mean of all runs with a stratified bootstrap interval: the seeds of each fold are resampled.
 
     As in Agarwal et al., "Deep Reinforcement Learning at the Edge of the Statistical Precipice" (NeurIPS 2021), with
@@ -18,7 +18,7 @@ def over_seeds(values: np.ndarray, generator: np.random.Generator, draws: int = 
     def mean_of_folds(*folds: np.ndarray, axis: int = -1) -> np.ndarray:
         return np.asarray(np.mean([fold.mean(axis=axis) for fold in folds], axis=0))
 
-    return _stratified(values, float(values.mean()), mean_of_folds, generator, draws)
+    return _stratified(values, float(values.mean()), mean_of_folds, generator, DRAWS)
 
 
 def interquartile_over_seeds(values: np.ndarray, generator: np.random.Generator, draws: int = DRAWS) -> Interval:

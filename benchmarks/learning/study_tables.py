@@ -82,10 +82,7 @@ def summarise(trainings: pd.DataFrame, returns: pd.DataFrame) -> Figures:
 
 
 def _summarise_table(rows: pd.DataFrame, returns: pd.DataFrame) -> Figures:
-    # rows of earlier versions have fewer
-    others = [name for name in NAMES if f"policies.{name}.annual_return" in rows]
-    ranked = [name for name in RANKERS if f"rank_ic.{name}" in rows]
-    policies = (CHAMPION, *others)
+    policies = (CHAMPION, *NAMES)
     folds = rows[rows["seed"] == rows["seed"].min()].sort_values("fold")
     annual = {name: _values(rows, name, "annual_return").mean(1) for name in policies}
     return {
@@ -100,8 +97,8 @@ def _summarise_table(rows: pd.DataFrame, returns: pd.DataFrame) -> Figures:
         "policies": {
             name: {measure: _interval(_values(rows, name, measure)) for measure in MEASURES} for name in policies
         },
-        "excess": {name: _excess(rows, returns, name) for name in others},
-        **({"rank_ic": {name: _rank_ic(rows, name) for name in ranked}} if ranked else {}),
+        "excess": {name: _excess(rows, returns, name) for name in NAMES},
+        "rank_ic": {name: _rank_ic(rows, name) for name in RANKERS},
         "diagnostics": {name: _mean(rows.sort_values(["fold", "seed"]), name) for name in DIAGNOSTICS},
     }
 

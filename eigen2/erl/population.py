@@ -247,13 +247,9 @@ def _agents(inputs: Inputs, agents: slice) -> Inputs:
 
 
 def _fit_windows(population: Population, saved: dict[str, Any], prefix: str, *_: Any) -> None:
-    """Make room for the validation windows of a checkpoint: a test on other prices may have others than the fit.
-
-    Checkpoints of earlier versions hold only the mean over windows.
-    """
-    windows, mean = population.champion_windows, saved[f"{prefix}champion_fitness"]
-    by_window = saved.setdefault(f"{prefix}champion_windows", mean.to(windows.dtype).repeat(len(windows)))
-    population.champion_windows = torch.empty_like(by_window, device=windows.device)
+    """Make room for the validation windows of a checkpoint: a test on other prices may have others than the fit."""
+    saved_windows, device = saved[f"{prefix}champion_windows"], population.champion_windows.device
+    population.champion_windows = torch.empty_like(saved_windows, device=device)
 
 
 class DDPGAgent:

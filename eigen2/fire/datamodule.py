@@ -364,8 +364,8 @@ class FuelBreakDataModule(DQNDataModule):
         if (saved := spec["landscape_seed"]) != self._settings["landscape_seed"]:
             remedy = "so that test landscapes may be those of its training; leave it out"
             raise UserError(f"data.landscape_seed is not the fit's, {saved}, {remedy}")
-        self._burned_in_fit = spec.get("burned_cells", [])
-        if self.region is not None and spec.get("region", True) and not self._region_in_fit:
+        self._burned_in_fit = spec["burned_cells"]
+        if self.region is not None and spec["region"] and not self._region_in_fit:
             self._region_in_fit = True
             self._held_out.clear()
             self.build("test", self.codec.rates.device)

@@ -45,17 +45,10 @@ def _no_automatic_collection() -> Iterator[None]:
     gc.enable()
 
 
-@pytest.mark.parametrize(
-    ("collector", "alive"),
-    [
-        (GarbageCollector(), [0, 0, 0, 0]),
-        (GarbageCollector(every_n_epochs=2), [1, 0, 1, 0]),
-    ],
-)
-def test_circles_are_freed_when_asked(fit: Fit, collector: GarbageCollector, alive: list[int]) -> None:
+def test_circles_are_freed_in_every_epoch(fit: Fit) -> None:
     probe = Alive()
-    fit(collector, probe, epochs=4, work=probe.litter)
-    assert probe.at_end == alive
+    fit(GarbageCollector(), probe, epochs=4, work=probe.litter)
+    assert probe.at_end == [0, 0, 0, 0]
 
 
 @pytest.mark.parametrize("freeze", [True, False])
@@ -129,8 +122,3 @@ def test_other_c_libraries_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> No
         assert trim_malloc() is False
     finally:
         process._libc_function.cache_clear()
-
-
-def test_a_wrong_number_is_refused() -> None:
-    with pytest.raises(ValueError, match="every_n_epochs is 0"):
-        GarbageCollector(every_n_epochs=0)

@@ -39,7 +39,7 @@ def plotted(picture: np.ndarray, color: tuple[int, int, int]) -> np.ndarray:
 def test_pictures_appear_every_n_epochs_and_leave_no_figure(fit: Fit, tmp_path: Path) -> None:
     gc.collect()
     names, band = ["fitness/mean", "fitness/odd", "fitness/absent"], ("fitness/low", "fitness/high")
-    plot = MetricsPlot(names, tag="fitness/lines", every_n_epochs=2, ylabel="points", band=band)
+    plot = MetricsPlot(names, tag="fitness/lines", every_n_epochs=2, band=band)
     with pytest.warns(UserWarning, match="fitness/absent") as warnings:
         fit(plot, epochs=5, logger=TensorBoardLogger(tmp_path, name="tb", version=""))
     assert sum("MetricsPlot" in str(warning.message) for warning in warnings) == 1
@@ -57,7 +57,7 @@ def test_pictures_appear_every_n_epochs_and_leave_no_figure(fit: Fit, tmp_path: 
     np.testing.assert_equal(values, expected)
     for step, picture in images.items():
         lines, shaded = ({name: values[name][: step + 1] for name in part} for part in (names, band))
-        same = draw_lines(range(step + 1), lines, title="fitness/lines", ylabel="points", band=shaded)
+        same = draw_lines(range(step + 1), lines, title="fitness/lines", band=shaded)
         np.testing.assert_array_equal(picture, same)
     assert matplotlib.pyplot.get_fignums() == []
     assert not [each for each in gc.get_objects() if type(each) is Figure]

@@ -24,7 +24,7 @@ class Fit:
     synthetic: float
 
 
-def fit_terrain(tiles: Sequence[Landscape], weather: Weather, duration: float, seed: int = 0) -> Fit:
+def fit_terrain(tiles: Sequence[Landscape], weather: Weather, duration: float) -> Fit:
     """Return terrain with the fuel, water and slope of landscapes of a region, on which fires burn as much as there.
 
     Fuel, water and slope are the means over the tiles, and patchiness is the one of PATCHINESS with which the mean
@@ -34,7 +34,6 @@ def fit_terrain(tiles: Sequence[Landscape], weather: Weather, duration: float, s
         tiles: landscapes of the region, of one size.
         weather: wind and moisture.
         duration: of a fire, in minutes (above 0).
-        seed: of the synthetic landscapes and the ignitions (0 or more).
     """
     models, counts = np.unique(np.stack([tile.fuel for tile in tiles]), return_counts=True)
     shares = dict(zip(models.tolist(), (counts / counts.sum()).round(6).tolist(), strict=True))
@@ -47,14 +46,14 @@ def fit_terrain(tiles: Sequence[Landscape], weather: Weather, duration: float, s
 
     def burned(landscapes: Sequence[Landscape]) -> float:
         every = [FireModel.of(each, weather, duration) for each in landscapes]
-        rng = np.random.default_rng([seed, 1])
+        rng = np.random.default_rng([0, 1])
         return float(np.mean([model.start(model.draw(FIRES, rng)).burned for model in every if model.burnable.any()]))
 
     wanted = burned(tiles)
     found = {}
     for patchiness in PATCHINESS.tolist():
         tried = replace(terrain, patchiness=patchiness)
-        rngs = (np.random.default_rng([seed, number]) for number in range(LANDSCAPES))
+        rngs = (np.random.default_rng([0, number]) for number in range(LANDSCAPES))
         found[patchiness] = burned([synthesize(size, rng, tried) for rng in rngs])
     best = min(found, key=lambda patchiness: abs(np.log(found[patchiness] / wanted)))
     return Fit(replace(terrain, patchiness=best), wanted, found[best])

@@ -1,8 +1,7 @@
 """Improvement of a placement of fuel breaks by moves of ever more of them, which can be stopped at any time."""
 
-import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 from jaxtyping import Int64
@@ -16,17 +15,14 @@ FIRES = 256  # most fires it simulates
 
 @dataclass
 class Limit:
-    """When a search stops: after some simulations, which repeats exactly, or some seconds; None sets no limit."""
+    """The simulations after which a search stops, and how many it has made; None sets no limit."""
 
     evaluations: int | None = None
-    seconds: float | None = None
     used: int = 0
-    _started: float = field(default_factory=time.monotonic)
 
     def reached(self) -> bool:
         """Return whether the search must stop."""
-        spent = self.evaluations is not None and self.used >= self.evaluations
-        return spent or (self.seconds is not None and time.monotonic() - self._started >= self.seconds)
+        return self.evaluations is not None and self.used >= self.evaluations
 
 
 def improve(

@@ -70,8 +70,7 @@ class FeatureScale:
     @staticmethod
     def from_dict(values: Mapping[str, Any]) -> FeatureScale:
         """Return the scale that `to_dict` describes."""
-        # checkpoints of earlier versions have no own features
-        tickers, indicators, own = (tuple(values.get(name, ())) for name in ("tickers", "indicators", "own_features"))
+        tickers, indicators, own = (tuple(values[name]) for name in ("tickers", "indicators", "own_features"))
         shape = len(tickers), len(FEATURES) + len(own)
         means, stds = (np.array(values[name], np.float64).reshape(shape) for name in ("means", "stds"))
         return FeatureScale(tickers, indicators, np.array(values["units"], np.float64), means, stds, own)

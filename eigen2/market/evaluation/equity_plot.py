@@ -18,13 +18,12 @@ class EquityPlot(Callback):
 
     Args:
         every_n_epochs: Draw at the end of every n-th generation, >= 1. Default 5.
-        tag: Name of the picture in TensorBoard.
     """
 
-    def __init__(self, every_n_epochs: int = 5, tag: str = "champion/equity") -> None:
+    def __init__(self, every_n_epochs: int = 5) -> None:
         super().__init__()
         require_range("every_n_epochs of EquityPlot", every_n_epochs, least=1)
-        self.every_n_epochs, self.tag = every_n_epochs, tag
+        self.every_n_epochs = every_n_epochs
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Draw if a picture is due and there is a champion."""
@@ -38,7 +37,7 @@ class EquityPlot(Callback):
             log.warning("cannot draw %s: %s", file, error)
             return
         for writer in writers:
-            writer.add_image(self.tag, picture, global_step=trainer.current_epoch, dataformats="HWC")
+            writer.add_image("champion/equity", picture, global_step=trainer.current_epoch, dataformats="HWC")
 
 
 def draw_equity(record: pd.DataFrame) -> Any:

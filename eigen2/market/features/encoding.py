@@ -151,10 +151,7 @@ class AverageEncoder(MarketEncoder):
         settings["standard"] = hashlib.blake2b(self.statistics.tobytes(), digest_size=16).hexdigest()
         table = mapped_array(panel.folder, "averages", settings, shape, np.dtype(np.float16), fill)
         self._table = torch.from_numpy(table)
-        if saved is None:
-            ridge = self.fit_ridge(panel, panel.splits.train)
-        else:  # champions of earlier versions have no weights, and networks without the input
-            ridge = Ridge(np.array(saved.get("ridge", np.zeros(self.width))))
+        ridge = self.fit_ridge(panel, panel.splits.train) if saved is None else Ridge(np.array(saved["ridge"]))
         forecasts = (ridge.worth * ridge.scores(self.rows, panel.num_days)).clip(-CLIP, CLIP)
         self._forecasts, self.ridge_weights = torch.from_numpy(forecasts).half().to(device), ridge.worth * ridge.weights
         self._table = self._table.to(device)

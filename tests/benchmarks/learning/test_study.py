@@ -266,16 +266,6 @@ def test_a_summary_by_hand() -> None:
     assert lines[4].startswith("| t | ridge | 0.0100 | 0.0500 (0.0")
 
 
-def test_rows_of_earlier_versions_are_summarised_without_what_they_lack() -> None:
-    tables = study_tables.as_tables([row(fold, seed, 0.1, 0.0) for fold in range(2) for seed in range(2)])
-    lacks = [name for name in tables["trainings"] if name.startswith(("rank_ic.", "policies.LightGBM."))]
-    summary = study_tables.summarise(tables["trainings"].drop(columns=lacks), tables["returns"])
-    assert "rank_ic" not in summary["tables"]["t"]
-    assert {*study_tables.NAMES} - {*summary["tables"]["t"]["excess"]} == {"LightGBM"}
-    assert "LightGBM" not in study_tables.folds_table(summary) + "".join(study_tables.verdicts(summary))
-    assert study_tables.rank_ic_table(summary) == "Not measured yet."
-
-
 def test_survival_is_a_mean_over_the_seeds_of_a_variant() -> None:
     rows = [
         {"seed": seed, "commit": "abc", "operators/elite_survival": share, "fitness/reliability": 0.5, "seconds": 60.0}

@@ -74,9 +74,6 @@ def test_a_scale_brings_its_features() -> None:
     np.testing.assert_array_equal(again.features, panel.features)
     with pytest.raises(UserError, match="the prices lack the feature 'sentiment': add that column"):
         build_panel(PRICES.drop(columns="sentiment"), **SIZES, scale=scale)
-    earlier = {name: value for name, value in build_panel(PRICES, **SIZES).scale.to_dict().items()}
-    del earlier["own_features"]
-    assert FeatureScale.from_dict(earlier).own_features == ()
 
 
 @pytest.mark.parametrize("name", ["p.parquet", "p.csv"])
