@@ -34,6 +34,11 @@ def is_shortage(error: BaseException) -> bool:
     return isinstance(error, MemoryError) or (by_message and SHORTAGE.search(str(error)) is not None)
 
 
+def one_line(error: BaseException) -> str:
+    """Return what an exception says in one line of at most 160 characters."""
+    return " ".join(str(error).split())[:160]
+
+
 class UserError(ValueError):
     """Bad input: one line that names the thing, its value and the remedy; the CLI prints it and exits with 2."""
 

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from eigen2.core.compatibility import altered_as_user_error, saved_part, saved_run
 from eigen2.core.networks import Inputs, Sizes, StackedNetwork
 from eigen2.core.signatures import sign, verify
-from eigen2.errors import UserError, is_shortage
+from eigen2.errors import UserError, is_shortage, one_line
 from eigen2.files import Folder
 from eigen2.runtime.checksums import verify_checksum
 
@@ -78,7 +78,7 @@ class ExportedChampion:
                 network.load_state_dict(self.weights, assign=device == "meta")
             except RuntimeError as error:
                 name = type(actors[0]).__name__
-                raise UserError(f"the champion's weights are not of {name}: {_line(error)}") from error
+                raise UserError(f"the champion's weights are not of {name}: {one_line(error)}") from error
         return network.eval().requires_grad_(False)
 
     def save(self, folder: Path, key: Path | None = None) -> list[Path]:
@@ -157,7 +157,7 @@ def _from_folder(folder: Path, signers: str | Path | None) -> ExportedChampion:
         description, weights = (folder / CONFIG).read_bytes(), (folder / WEIGHTS).read_bytes()
         config = json.loads(description)
     except (OSError, ValueError, RecursionError) as error:
-        raise UserError(f"there is no exported champion in {folder} ({_line(error)}); export writes one") from error
+        raise UserError(f"there is no exported champion in {folder} ({one_line(error)}); export writes one") from error
     version = config.get("format") if isinstance(config, dict) else None
     if version != FORMAT:
         raise UserError(f"{folder / CONFIG} has format {version}, eigen2 reads {FORMAT}; export the champion again")
@@ -168,7 +168,7 @@ def _from_folder(folder: Path, signers: str | Path | None) -> ExportedChampion:
     try:
         return ExportedChampion(config, load_weights(weights))
     except SafetensorError as error:
-        raise UserError(f"{folder / WEIGHTS} cannot be read ({_line(error)}); export the champion again") from error
+        raise UserError(f"{folder / WEIGHTS} cannot be read ({one_line(error)}); export the champion again") from error
 
 
 def _checksum(config: Mapping[str, Any], weights: bytes) -> str:
@@ -188,7 +188,7 @@ def read_checkpoint(file: Path) -> dict[str, Any]:
         if is_shortage(error):
             raise
         raise UserError(
-            f"checkpoint {file} cannot be read ({_line(error)}); is it damaged? give another one"
+            f"checkpoint {file} cannot be read ({one_line(error)}); is it damaged? give another one"
         ) from error
     return checkpoint
 
@@ -270,9 +270,5 @@ def build(call: Mapping[str, Any] | None, sizes: Sizes, trusted: str | None = No
             raise TypeError("it is not a network")
         network: nn.Module = cls(sizes, **call["init_args"])
     except (ImportError, AttributeError, TypeError, ValueError) as error:
-        raise UserError(f"the champion's actor {path} cannot be built: {_line(error)}") from error
+        raise UserError(f"the champion's actor {path} cannot be built: {one_line(error)}") from error
     return network
-
-
-def _line(error: Exception) -> str:
-    return " ".join(str(error).split())[:160]

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from eigen2.core.networks import Sizes
-from eigen2.errors import UserError
+from eigen2.errors import UserError, one_line
 from eigen2.files import replacing
 
 LIBRARIES = ("onnx", "onnxscript")
@@ -52,7 +52,7 @@ def write_onnx(actor: nn.Module, sizes: Sizes, file: Path) -> Path:
                 verbose=False,
             )
     except Exception as error:  # tracing a user's network may raise anything
-        reason = " ".join(str(error).split())[:160]
+        reason = one_line(error)
         raise UserError(f"{type(actor).__name__} cannot be written as an ONNX graph: {reason}") from error
     assert program is not None
     with replacing(file) as draft:

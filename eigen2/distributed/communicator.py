@@ -10,7 +10,7 @@ from jaxtyping import UInt8
 from torch import Tensor
 from torch import distributed as dist
 
-from eigen2.errors import LOST_CONTACT, RunStopped, is_shortage
+from eigen2.errors import LOST_CONTACT, RunStopped, is_shortage, one_line
 
 Rows = Mapping[str, Tensor]  # tensors by name with the same leading axis of rows; they travel in one message
 
@@ -23,7 +23,7 @@ def in_contact(rank: int, world: int, purpose: str) -> Iterator[None]:
     except RuntimeError as error:  # torch.distributed and gloo raise this class
         if is_shortage(error):
             raise
-        reason = " ".join(str(error).split())[:160]
+        reason = one_line(error)
         raise RunStopped(
             f"process {rank} of 0 to {world - 1} lost contact with the others, {purpose}: one of them ended, stopped "
             f"or was cut off ({reason}); the last checkpoint stands, --ckpt_path last resumes",

@@ -24,7 +24,7 @@ from lightning.pytorch.utilities.migration.utils import migrate_checkpoint
 from torch import Tensor
 
 from eigen2 import compat
-from eigen2.errors import UserError, is_shortage, require_range
+from eigen2.errors import UserError, is_shortage, one_line, require_range
 from eigen2.files import Folder, move_into_place
 from eigen2.runtime.checksums import DamagedFile, generation_of, verify_checksum, write_checksum
 
@@ -78,7 +78,7 @@ class DurableCheckpointIO(TorchCheckpointIO):
         except Exception as error:  # a decoder may raise anything on damaged bytes
             if is_shortage(error):
                 raise
-            reason = " ".join(str(error).split())[:120]
+            reason = one_line(error)
             raise UserError(f"checkpoint {path} cannot be read ({reason}); is it damaged? give another one") from error
         return checkpoint
 
@@ -276,9 +276,9 @@ def listed_parts(path: Path) -> list[Path]:
     try:
         checkpoint = torch.load(path, map_location="cpu", weights_only=True, mmap=True)  # maps tensors, reads none
         return part_files(path, checkpoint)
-    except (OSError, MemoryError):
-        raise
-    except Exception:  # a decoder may raise anything on damaged bytes
+    except Exception as error:  # a decoder may raise anything on damaged bytes
+        if isinstance(error, OSError) or is_shortage(error):
+            raise
         return []
 
 
@@ -294,13 +294,12 @@ def read_part(path: Path) -> dict[str, Any]:
     try:
         verify_checksum(path, path.stem)
         part: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-    except MemoryError:
-        raise
     except Exception as error:  # a decoder may raise anything on damaged bytes
-        reason = " ".join(str(error).split())[:120]
+        if is_shortage(error):
+            raise
         raise UserError(
-            f"part {path} of the checkpoint cannot be read ({reason}); a checkpoint by several processes needs the "
-            f"folder {PARTS} beside it: give one that has it"
+            f"part {path} of the checkpoint cannot be read ({one_line(error)}); a checkpoint by several processes "
+            f"needs the folder {PARTS} beside it: give one that has it"
         ) from error
     return part
 
@@ -323,4 +322,4 @@ def _reason(error: BaseException) -> str:
     below: BaseException | None = error
     while below is not None and not isinstance(below, OSError):
         below = below.__cause__ or below.__context__
-    return " ".join(str(below or error).split())[:120]
+    return one_line(below or error)

@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import csv
 
-from eigen2.errors import UserError, is_shortage
+from eigen2.errors import UserError, is_shortage, one_line
 from eigen2.market.data import columns
 from eigen2.market.data.csv_format import CsvFormat, guess_decimal, guess_sep
 from eigen2.market.data.dates import ISO, DateFormat, guess_dates, times_of_day
@@ -158,7 +158,7 @@ class PriceFile:
                 raise UserError(
                     f"{self.where} cannot be read as {kind}: its text is not UTF-8; save it as UTF-8"
                 ) from error
-            reason = " ".join(str(error).split())[:200]
+            reason = one_line(error)
             raise UserError(f"{self.where} cannot be read as {kind}: damaged or cut short? ({reason})") from error
 
     def _stream(self) -> BufferedIOBase:
@@ -305,7 +305,7 @@ def _read_sheet(path: Path, where: str) -> bytes:
     except Exception as error:  # a decoder may raise anything on damaged bytes
         if is_shortage(error):
             raise
-        reason = " ".join(str(error).split())[:200]
+        reason = one_line(error)
         raise UserError(f"{where} cannot be read as Excel: damaged or cut short? ({reason})") from error
     return content.getvalue()
 
