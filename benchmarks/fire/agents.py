@@ -28,6 +28,8 @@ SMALL_MAPS = (
     "model.epsilon_min=0.1",
     "model.epsilon_decay_steps=10000",
     "model.validate_every=25",
+    "model.networks=1",
+    "data.buffer_size=10000",
 )
 CASES: Mapping[str, tuple[str, ...]] = {
     "default": (),

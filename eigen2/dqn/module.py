@@ -16,6 +16,7 @@ from eigen2.core.randomness import Role, generator, torch_seed
 from eigen2.dqn import losses
 from eigen2.dqn.collector import Actions, draw_batch, draw_slots, replay_fields
 from eigen2.dqn.datamodule import DQNDataModule, Policy
+from eigen2.dqn.ensemble import Ensemble
 from eigen2.errors import ALL_AGENTS_FAILED, RunStopped, UserError, require_range
 from eigen2.memory.estimate import checkpoint_bytes
 
@@ -29,6 +30,8 @@ class DQNModule(GenerationModule[DQNDataModule]):
 
     Args:
         width: channels of the network's layers (1 or more).
+        networks: networks that play and learn in turn, an epoch each, from the same replay buffer (1 to 100); the
+            agent acts by the mean of their values.
         prior: start from action values that the workload suggests, and learn corrections.
         learning_rate: Adam's learning rate (above 0).
         gamma: discount per step (0 to 1).
@@ -45,9 +48,9 @@ class DQNModule(GenerationModule[DQNDataModule]):
     phases = ("train", "validate")
     loss_columns = (("loss", "train/loss"), ("error", "train/td_error"))
     data_class = DQNDataModule
-    online: nn.Module
-    target: nn.Module
-    champion: nn.Module
+    online: Ensemble
+    target: Ensemble
+    champion: Ensemble
     champion_fitness: Tensor
     champion_generation: Tensor
     LOSSES: ClassVar = ("loss", "q_mean", "td_error")
@@ -55,6 +58,7 @@ class DQNModule(GenerationModule[DQNDataModule]):
     def __init__(
         self,
         width: int = 32,
+        networks: int = 1,
         prior: bool = True,
         learning_rate: float = 5e-4,
         gamma: float = 0.9,
@@ -70,6 +74,7 @@ class DQNModule(GenerationModule[DQNDataModule]):
         super().__init__()
         self.save_hyperparameters(logger=False)
         require_width("model.width", width)
+        require_range("model.networks", networks, least=1, most=100)
         for name in ("train_frequency", "validate_every"):
             require_range(f"model.{name}", self.hparams[name], least=1)
         for name in ("learning_rate", "max_grad_norm"):
@@ -98,7 +103,7 @@ class DQNModule(GenerationModule[DQNDataModule]):
         """Take an epsilon-greedy step in every environment, then the gradient steps that are due."""
         collector, frequency = self.data.collector, self.hparams["train_frequency"]
         rng = generator(self.seed, Role.EXPLORATION, self.current_epoch, batch_idx)
-        values = self.values(self.online, collector.observation)
+        values = self.values(self.online[self.turn], collector.observation)
         allowed = self.data.codec.allowed(torch.from_numpy(collector.observation)).numpy()
         self.earned = collector.step(losses.epsilon_greedy(values, allowed, self.epsilon, rng))
         self.returns += self.earned
@@ -110,16 +115,17 @@ class DQNModule(GenerationModule[DQNDataModule]):
                 self.learn(rng)
 
     def learn(self, rng: np.random.Generator) -> None:
-        """Take one gradient step on transitions drawn by `rng`."""
+        """Take one gradient step of the network whose turn it is, on transitions drawn by `rng`."""
         data, hparams = self.data, self.hparams
+        online, target = self.online[self.turn], self.target[self.turn]
         slots = draw_slots(data.buffer, data.num_parallel_envs, data.batch_size, rng)
         batch = data.codec.augment(draw_batch(data.buffer, data.codec, slots.to(self.device)), rng)
-        step = losses.loss(self.online, self.target, batch, hparams["gamma"])
+        step = losses.loss(online, target, batch, hparams["gamma"])
         self.optimizer.zero_grad()
         self.manual_backward(step.loss)
-        nn.utils.clip_grad_norm_(self.online.parameters(), hparams["max_grad_norm"])
+        nn.utils.clip_grad_norm_(online.parameters(), hparams["max_grad_norm"])
         self.optimizer.step()
-        losses.update_target(self.target, self.online, hparams["tau"])
+        losses.update_target(target, online, hparams["tau"])
         self.sums += torch.stack([step.loss.detach(), step.q_mean, step.error])
         self.updates += 1
 
@@ -139,6 +145,11 @@ class DQNModule(GenerationModule[DQNDataModule]):
             self.champion_fitness.fill_(self.validation.mean())
             self.champion_generation.fill_(self.current_epoch)
             self.data.save_champion_record(self.current_epoch, self.baselines)
+
+    @property
+    def turn(self) -> int:
+        """Return the number of the network that plays and learns in this epoch."""
+        return int(self.current_epoch % self.hparams["networks"])
 
     @property
     def epsilon(self) -> float:
@@ -210,10 +221,10 @@ class DQNModule(GenerationModule[DQNDataModule]):
         if stage == "fit":
             self._check_steps()
         with torch.device("meta"):
-            weights = weight_bytes(self._initial_network())
+            weights = weight_bytes(self._initial_networks())
         if "online" not in self._modules:  # fitting or validating again continues with these networks
             self.memory.require({"networks": 3 * weights})
-            self.online, self.target, self.champion = (self._initial_network() for _ in range(3))
+            self.online, self.target, self.champion = (self._initial_networks() for _ in range(3))
             self.target.requires_grad_(False)
             self.champion.requires_grad_(False)
         if stage == "fit":
@@ -223,11 +234,13 @@ class DQNModule(GenerationModule[DQNDataModule]):
             self.memory.require_temporary(2 * data.activation_bytes(hparams["width"]), checkpoint_bytes(self.trainer))
             data.allocate_replay(device)
 
-    def _initial_network(self) -> nn.Module:
-        """Return a network without training, always the same."""
-        hparams = self.hparams
-        with torch_seed(self.seed, Role.WEIGHTS, agent=0):
-            return self.data.make_network(hparams["width"], hparams["prior"])
+    def _initial_networks(self) -> Ensemble:
+        """Return the networks without training, always the same."""
+        hparams, networks = self.hparams, []
+        for number in range(hparams["networks"]):
+            with torch_seed(self.seed, Role.WEIGHTS, agent=number):
+                networks.append(self.data.make_network(hparams["width"], hparams["prior"]))
+        return Ensemble(networks)
 
     def _check_steps(self) -> None:
         """Refuse settings that would cut episodes, or draw from transitions none of which has a next step yet."""
@@ -241,7 +254,7 @@ class DQNModule(GenerationModule[DQNDataModule]):
             raise UserError(f"{cutting}: it would cut episodes of {data.episode_steps} steps; leave it out")
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
-        """Return Adam of the online network; target network and champion only follow it."""
+        """Return Adam of the online networks; target networks and champion only follow them."""
         return Adam(self.online.parameters(), lr=self.hparams["learning_rate"])
 
     def learning_rates(self) -> Sequence[float]:
@@ -263,7 +276,7 @@ class DQNModule(GenerationModule[DQNDataModule]):
     def check_shapes(self, checkpoint: Mapping[str, Any]) -> None:
         """Refuse a checkpoint of a network with other settings."""
         saved = checkpoint["eigen2"]["settings"]
-        for name in ("width", "prior"):
+        for name in ("width", "networks", "prior"):
             if (old := saved[f"model.{name}"]) != (new := self.hparams[name]):
                 raise UserError(f"model.{name} is {new}, but the checkpoint's network has {old}; give that")
 
@@ -275,7 +288,7 @@ class DQNModule(GenerationModule[DQNDataModule]):
     def reset_memory(self) -> None:
         """Start over in the same memory: initial networks, no champion, no replay; else a further fit continues."""
         for network in (self.online, self.target, self.champion):
-            network.load_state_dict(self._initial_network().state_dict())
+            network.load_state_dict(self._initial_networks().state_dict())
         self.champion_fitness.fill_(-torch.inf)
         self.champion_generation.fill_(-1)
         self.environment_steps = 0
@@ -289,9 +302,10 @@ class DQNModule(GenerationModule[DQNDataModule]):
 
     def describe(self) -> dict[str, str]:
         """Return names and values to show to the user at the start of a run."""
-        weights = sum(parameter.numel() for parameter in self.online.parameters())
+        networks = self.hparams["networks"]
+        weights = sum(parameter.numel() for parameter in self.online[0].parameters())
         return {
-            "network": f"Q-network of {weights:,} parameters",
+            "network": f"{networks} Q-network{'s' * (networks > 1)} of {weights:,} parameters",
             "replay": f"{self.data.buffer}; training starts at {self.data.replay_min_size:,}",
             "memory": str(self.memory),
         }

@@ -13,6 +13,7 @@ from torch.nn import functional
 from eigen2.core.compatibility import altered_as_user_error, saved_part, saved_run
 from eigen2.core.export import read_checkpoint
 from eigen2.core.networks import require_width
+from eigen2.dqn.ensemble import Ensemble
 from eigen2.errors import UserError
 from eigen2.fire.simulation.environment import BURNS, DOWNSTREAM, FINEST, PLANES, REWARD_UNIT
 
@@ -77,7 +78,7 @@ class QMap(nn.Module):
         return value + advantage - advantage.mean(1, keepdim=True)
 
 
-def load_champion(file: Path) -> tuple[QMap, Mapping[str, Any]]:
+def load_champion(file: Path) -> tuple[Ensemble, Mapping[str, Any]]:
     """Return the champion of a checkpoint and the settings of its fit by full key; raise UserError if it has none."""
     checkpoint = read_checkpoint(file)
     saved, state = saved_run(checkpoint), checkpoint["state_dict"]
@@ -87,7 +88,8 @@ def load_champion(file: Path) -> tuple[QMap, Mapping[str, Any]]:
         if state["champion_generation"] < 0:
             raise UserError(f"{file} has no champion: none was validated before it was written; fit longer")
         settings: Mapping[str, Any] = saved["settings"]
-        network = QMap(*(settings[f"model.{name}"] for name in ("width", "prior")))
+        each = (QMap(settings["model.width"], settings["model.prior"]) for _ in range(settings["model.networks"]))
+        network = Ensemble(each)
         weights = {
             name.removeprefix("champion."): value for name, value in state.items() if name.startswith("champion.")
         }
