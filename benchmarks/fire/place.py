@@ -9,6 +9,7 @@ import torch
 from benchmarks.harness import MB, Benchmark, Figures, Row, Settings, Task
 from benchmarks.pages import table
 from benchmarks.runs import memory_mb, require_linux
+from eigen2.dqn.ensemble import Ensemble
 from eigen2.errors import UserError
 from eigen2.fire.evaluation.regions import Plan, judge, needed_bytes, place, tail_mean
 from eigen2.fire.landscapes.landscape import synthetic
@@ -16,6 +17,7 @@ from eigen2.fire.landscapes.rasters import Region
 from eigen2.fire.networks import QMap
 
 WORST = 0.05  # share of the fires that burn most
+NETWORKS = 3  # of configs/dqn_fuel_breaks.yaml
 COLUMNS = {
     "cells": "{size:,} x {size:,}",
     "breaks": "{breaks:,}",
@@ -29,14 +31,14 @@ COLUMNS = {
 
 
 def measure(task: Task, settings: Settings, folder: Path) -> Row:
-    """Place breaks in a synthetic region and judge them, by a network that did not train."""
+    """Place breaks in a synthetic region and judge them, by networks that did not train."""
     size, plan = int(task.case), Plan(settings["budget"])
     imported = memory_mb()["rss"]
     landscape = synthetic(size, 0, 0)
     region = Region(landscape, np.zeros(landscape.shape, bool))
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        network = QMap(prior=True).eval()
+        network = Ensemble(QMap(prior=True) for _ in range(NETWORKS)).eval()
     start = time.process_time()
     breaks = place(region, network, plan)
     placed = time.process_time()
