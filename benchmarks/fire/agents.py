@@ -33,6 +33,7 @@ SMALL_MAPS = (
 )
 CASES: Mapping[str, tuple[str, ...]] = {
     "default": (),
+    "one network": ("model.networks=1",),
     "10 x 10, 3 breaks": (*SMALL_MAPS, "data.budget=0.03", "trainer.max_epochs=600"),
     "10 x 10, 5 breaks": (*SMALL_MAPS, "data.budget=0.05", "trainer.max_epochs=400"),
     "without the prior": ("model.prior=false",),

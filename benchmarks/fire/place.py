@@ -6,18 +6,19 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from benchmarks.harness import MB, Benchmark, Figures, Row, Settings, Task
+from benchmarks.fire.ground import CONFIG
+from benchmarks.harness import MB, ROOT, Benchmark, Figures, Row, Settings, Task
 from benchmarks.pages import table
 from benchmarks.runs import memory_mb, require_linux
-from eigen2.dqn.ensemble import Ensemble
+from eigen2.dqn.mean_network import MeanNetwork
 from eigen2.errors import UserError
 from eigen2.fire.evaluation.regions import Plan, judge, needed_bytes, place, tail_mean
 from eigen2.fire.landscapes.landscape import synthetic
 from eigen2.fire.landscapes.rasters import Region
 from eigen2.fire.networks import QMap
+from eigen2.runtime.yaml_files import read_yaml
 
 WORST = 0.05  # share of the fires that burn most
-NETWORKS = 3  # of configs/dqn_fuel_breaks.yaml
 COLUMNS = {
     "cells": "{size:,} x {size:,}",
     "breaks": "{breaks:,}",
@@ -38,7 +39,8 @@ def measure(task: Task, settings: Settings, folder: Path) -> Row:
     region = Region(landscape, np.zeros(landscape.shape, bool))
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        network = Ensemble(QMap(prior=True) for _ in range(NETWORKS)).eval()
+        networks = read_yaml(ROOT / CONFIG)["model"]["networks"]
+        network = MeanNetwork(QMap(prior=True) for _ in range(networks)).eval()
     start = time.process_time()
     breaks = place(region, network, plan)
     placed = time.process_time()

@@ -66,7 +66,7 @@ def weak_table(figures: Figures) -> str:
 
 
 def _weak_lines(case: str, rows: list[Row]) -> Iterator[Row]:
-    """Yield a line for each method on the markets of a cell; agents, and rows of earlier versions, lack a Rank IC.
+    """Yield a line for each method on the markets of a cell; agents lack a Rank IC.
 
     Parts of the filter's gain are left out unless that is above twice its standard error.
     """

@@ -16,16 +16,17 @@ from eigen2.core.randomness import Role, generator, torch_seed
 from eigen2.dqn import losses
 from eigen2.dqn.collector import Actions, draw_batch, draw_slots, replay_fields
 from eigen2.dqn.datamodule import DQNDataModule, Policy
-from eigen2.dqn.ensemble import Ensemble
+from eigen2.dqn.mean_network import MOST_NETWORKS, MeanNetwork
 from eigen2.errors import ALL_AGENTS_FAILED, RunStopped, UserError, require_range
 from eigen2.memory.estimate import checkpoint_bytes
+from eigen2.memory.owners import Filling
 
 
 class DQNModule(GenerationModule[DQNDataModule]):
-    """Deep Q-learning with double Q-learning, a dueling network and a slowly moving target network.
+    """Deep Q-learning with double Q-learning and a slowly moving target network.
 
     An epoch: an episode in each of several environments, every step of which goes into the replay buffer and is
-    followed by gradient steps from it (train); now and then the network plays cases that it never learned from, and
+    followed by gradient steps from it (train); now and then the agent plays cases that it never learned from, and
     becomes champion if it does better than the one before (validate).
 
     Args:
@@ -48,9 +49,9 @@ class DQNModule(GenerationModule[DQNDataModule]):
     phases = ("train", "validate")
     loss_columns = (("loss", "train/loss"), ("error", "train/td_error"))
     data_class = DQNDataModule
-    online: Ensemble
-    target: Ensemble
-    champion: Ensemble
+    online: MeanNetwork
+    target: MeanNetwork
+    champion: MeanNetwork
     champion_fitness: Tensor
     champion_generation: Tensor
     LOSSES: ClassVar = ("loss", "q_mean", "td_error")
@@ -74,7 +75,7 @@ class DQNModule(GenerationModule[DQNDataModule]):
         super().__init__()
         self.save_hyperparameters(logger=False)
         require_width("model.width", width)
-        require_range("model.networks", networks, least=1, most=100)
+        require_range("model.networks", networks, least=1, most=MOST_NETWORKS)
         for name in ("train_frequency", "validate_every"):
             require_range(f"model.{name}", self.hparams[name], least=1)
         for name in ("learning_rate", "max_grad_norm"):
@@ -130,15 +131,17 @@ class DQNModule(GenerationModule[DQNDataModule]):
         self.updates += 1
 
     def on_train_batch_end(self, outputs: Any, batch: int, batch_idx: int) -> None:
-        """End the training phase with the last step of the episodes; RunStopped if the loss is not finite."""
+        """End the training phase with the last step of the episodes; RunStopped if loss or weights are not finite."""
         if self.trainer.is_last_batch:
-            if not self.sums.isfinite().all():
+            weights = self.online[self.turn].parameters()
+            if not self.sums.isfinite().all() or not all(weight.isfinite().all() for weight in weights):
                 remedy = "resume by --ckpt_path last with a lower model.learning_rate"
-                raise RunStopped(f"the loss is not finite in epoch {self.current_epoch}; {remedy}", ALL_AGENTS_FAILED)
+                what = f"the loss or a weight is not finite in epoch {self.current_epoch}"
+                raise RunStopped(f"{what}; {remedy}", ALL_AGENTS_FAILED)
             self.clock.end("train")
 
     def validate(self) -> None:
-        """Play the validation cases; the network becomes champion if it is better than the one before."""
+        """Play the validation cases; the agent becomes champion if it is better than the one before."""
         self.validation = self.data.validation_fitness(self.greedy(self.online))
         if self.validation.mean() > float(self.champion_fitness):
             self.champion.load_state_dict(self.online.state_dict())
@@ -234,13 +237,13 @@ class DQNModule(GenerationModule[DQNDataModule]):
             self.memory.require_temporary(2 * data.activation_bytes(hparams["width"]), checkpoint_bytes(self.trainer))
             data.allocate_replay(device)
 
-    def _initial_networks(self) -> Ensemble:
+    def _initial_networks(self) -> MeanNetwork:
         """Return the networks without training, always the same."""
         hparams, networks = self.hparams, []
         for number in range(hparams["networks"]):
             with torch_seed(self.seed, Role.WEIGHTS, agent=number):
                 networks.append(self.data.make_network(hparams["width"], hparams["prior"]))
-        return Ensemble(networks)
+        return MeanNetwork(networks)
 
     def _check_steps(self) -> None:
         """Refuse settings that would cut episodes, or draw from transitions none of which has a next step yet."""
@@ -278,12 +281,14 @@ class DQNModule(GenerationModule[DQNDataModule]):
         saved = checkpoint["eigen2"]["settings"]
         for name in ("width", "networks", "prior"):
             if (old := saved[f"model.{name}"]) != (new := self.hparams[name]):
-                raise UserError(f"model.{name} is {new}, but the checkpoint's network has {old}; give that")
+                raise UserError(f"model.{name} is {new}, but it was {old} in the checkpoint's fit; give that")
 
     def memory_owners(self) -> dict[str, object]:
         """Return the objects that hold memory, by owner name, for a memory profiler."""
-        gradients = [parameter.grad for parameter in self.online.parameters()]
-        return {"optimizer": (gradients, self.optimizer.state), "networks": (self.online, self.target, self.champion)}
+        weights, moments = [*self.online.parameters()], self.optimizer.state
+        full = sum(map(bool, moments.values())) == len(weights)  # a network gets its moments in its first turn
+        optimizer = Filling(([weight.grad for weight in weights], moments), full)
+        return {"optimizer": optimizer, "networks": (self.online, self.target, self.champion)}
 
     def reset_memory(self) -> None:
         """Start over in the same memory: initial networks, no champion, no replay; else a further fit continues."""

@@ -13,8 +13,8 @@ from torch.nn import functional
 from eigen2.core.compatibility import altered_as_user_error, saved_part, saved_run
 from eigen2.core.export import read_checkpoint
 from eigen2.core.networks import require_width
-from eigen2.dqn.ensemble import Ensemble
-from eigen2.errors import UserError
+from eigen2.dqn.mean_network import MOST_NETWORKS, MeanNetwork
+from eigen2.errors import UserError, require_range
 from eigen2.fire.simulation.environment import BURNS, DOWNSTREAM, FINEST, PLANES, REWARD_UNIT
 
 DILATIONS = (1, 2, 4)  # of the residual convolutions, in cells of the halved map; a cell sees 32 x 32 cells in all
@@ -78,7 +78,7 @@ class QMap(nn.Module):
         return value + advantage - advantage.mean(1, keepdim=True)
 
 
-def load_champion(file: Path) -> tuple[Ensemble, Mapping[str, Any]]:
+def load_champion(file: Path) -> tuple[MeanNetwork, Mapping[str, Any]]:
     """Return the champion of a checkpoint and the settings of its fit by full key; raise UserError if it has none."""
     checkpoint = read_checkpoint(file)
     saved, state = saved_run(checkpoint), checkpoint["state_dict"]
@@ -88,8 +88,8 @@ def load_champion(file: Path) -> tuple[Ensemble, Mapping[str, Any]]:
         if state["champion_generation"] < 0:
             raise UserError(f"{file} has no champion: none was validated before it was written; fit longer")
         settings: Mapping[str, Any] = saved["settings"]
-        each = (QMap(settings["model.width"], settings["model.prior"]) for _ in range(settings["model.networks"]))
-        network = Ensemble(each)
+        require_range("model.networks", count := settings["model.networks"], least=1, most=MOST_NETWORKS)
+        network = MeanNetwork(QMap(settings["model.width"], settings["model.prior"]) for _ in range(count))
         weights = {
             name.removeprefix("champion."): value for name, value in state.items() if name.startswith("champion.")
         }

@@ -16,7 +16,7 @@ from optuna.storages import RDBStorage
 from optuna.trial import FrozenTrial, Trial, TrialState
 from sqlalchemy.exc import SQLAlchemyError
 
-from eigen2.errors import UserError
+from eigen2.errors import UserError, one_line
 from eigen2.files import Folder
 from eigen2.runtime.signals import CODES
 from eigen2.sweep.space import Space
@@ -219,4 +219,4 @@ class Sweep:
 
 
 def _reason(error: BaseException) -> str:
-    return " ".join(str(error.__cause__ or error).split())[:200]
+    return one_line(error.__cause__ or error)

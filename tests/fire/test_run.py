@@ -110,7 +110,7 @@ def test_a_run_whose_numbers_go_wrong_ends_with_the_checkpoint_from_before(
     shutil.copytree(whole, tmp_path / "run")
     line = ["fit", *SMALL, f"--trainer.default_root_dir={tmp_path / 'run'}", "--ckpt_path=last"]
     said = ended(capsys, 4, [*line, "--trainer.max_epochs=5", "--model.learning_rate=1e30"])
-    assert "the loss is not finite in epoch 4" in said
+    assert "the loss or a weight is not finite in epoch 4" in said
     assert same(everything(tmp_path / "run"), everything(whole))
 
 
@@ -151,8 +151,9 @@ def test_mistakes_are_one_line(more: str, said: str, tmp_path: Path, capsys: pyt
     [
         (["fit", *SMALL, "--data.wind_speed=16"], "data.wind_speed 15.0, now 16.0"),
         (["fit", *SMALL, "--data.buffer_size=40"], "data.buffer_size 37, now 40"),
-        (["validate", *SMALL, "--model.width=5"], "model.width is 5, but the checkpoint's network has 4"),
-        (["test", *SMALL, "--model.prior=false"], "model.prior is False, but the checkpoint's network has True"),
+        (["validate", *SMALL, "--model.width=5"], "model.width is 5, but it was 4 in the checkpoint's fit"),
+        (["test", *SMALL, "--model.prior=false"], "model.prior is False, but it was True in the checkpoint's fit"),
+        (["test", *SMALL, "--model.networks=3"], "model.networks is 3, but it was 2 in the checkpoint's fit"),
         (["test", *SMALL, "--data.landscape_seed=1"], "data.landscape_seed is not the fit's, 0"),
     ],
 )

@@ -199,9 +199,9 @@ def test_rankings_and_their_sums_by_hand(tmp_path: Path) -> None:
     lines = chart["layer"][-1]["data"]["values"]
     assert [each["value"] for each in lines if each["which"] == "ridge"] == pytest.approx([*daily.cumsum()], rel=1e-6)
     assert {each["which"] for each in lines} == {"champion", "ridge"}
-    (folder / "test" / "rank_ic.csv").unlink()  # as a test of an earlier version
-    earlier = replace(load(folder), test={**(record.test or {}), "information": {}})
-    assert 'id="rankings"' not in render(earlier)
+    (folder / "test" / "rank_ic.csv").unlink()
+    without = replace(load(folder), test={**(record.test or {}), "information": {}})
+    assert 'id="rankings"' not in render(without)
 
 
 def test_checks_by_hand(tmp_path: Path) -> None:

@@ -1,16 +1,18 @@
-"""Several networks that act as one, by the mean of their values."""
+"""Several networks as one, by the mean of their values."""
 
 from collections.abc import Iterable
 
 import torch
 from torch import Tensor, nn
 
+MOST_NETWORKS = 100
 
-class Ensemble(nn.Module):
-    """Networks of the same shape; the values of actions are the mean of theirs.
 
-    Networks that start and train apart err apart: the mean of their values has less error than each (Wiering and van
-    Hasselt, "Ensemble algorithms in reinforcement learning", 2008).
+class MeanNetwork(nn.Module):
+    """Networks of the same actions; its values are the mean of theirs.
+
+    The squared error of a mean is at most the mean of the squared errors, and the less the more the networks differ
+    (Krogh and Vedelsby, "Neural network ensembles, cross validation, and active learning", 1995).
     """
 
     def __init__(self, networks: Iterable[nn.Module]) -> None:
