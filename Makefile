@@ -71,7 +71,7 @@ scaling: $(INSTALLED)  ## measure and plot time and memory, varying one size at 
 	$(MEASURE) scaling --out docs/figures
 	$(VENV)/bin/python -m benchmarks.pages scaling
 
-bench-fire: $(INSTALLED)  ## train five seeds of configs/dqn_fuel_breaks.yaml and changes of it, and compare placements with the optimum; three hours
+bench-fire: $(INSTALLED)  ## train five seeds of configs/dqn_fuel_breaks.yaml and changes of it, and compare placements with the optimum; four hours
 	$(MEASURE) fire fire-optimum --out docs/figures
 	$(VENV)/bin/python -m benchmarks.pages fire
 
