@@ -148,14 +148,12 @@ def test_no_forecast_depends_on_later_days(panel: MarketPanel) -> None:
     np.testing.assert_array_equal(changed.ridge_weights, encoder_of(panel).ridge_weights)
 
 
-def test_statistics_of_earlier_versions_forecast_nothing(panel: MarketPanel) -> None:
+def test_restored_statistics_forecast_the_same(panel: MarketPanel) -> None:
     encoder = encoder_of(panel)
     saved = {**encoder.state_dict(), "encoding": "averages", "context_days": CONTEXT}
     terms = Terms(RULES, AccountRules(), 20, 5)
     days = torch.arange(panel.num_days)[None]
     assert torch.equal(encoder.restore(saved, panel, terms).forecasts(days)[:, -60:], encoder.forecasts(days)[:, -60:])
-    del saved["ridge"]
-    assert not encoder.restore(saved, panel, terms).forecasts(days).any()
 
 
 def test_too_few_days_to_learn_from_forecast_nothing() -> None:
