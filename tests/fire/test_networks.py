@@ -1,5 +1,7 @@
 """The Q-network of fuel breaks: its shape, its prior, and a gap that the policy must find."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -8,8 +10,9 @@ from torch import Tensor
 from eigen2.dqn.losses import Batch, epsilon_greedy, loss
 from eigen2.errors import UserError
 from eigen2.fire.landscapes.landscape import Landscape
-from eigen2.fire.networks import QMap, downstream_share
+from eigen2.fire.networks import QMap, downstream_share, load_champion
 from eigen2.fire.simulation.environment import DOWNSTREAM, FuelBreakEnv
+from eigen2.runtime.checkpoint import save_archive
 from tests.fire.conftest import flat
 
 
@@ -128,3 +131,21 @@ def test_the_policy_closes_gaps_in_a_wall_where_it_has_never_seen_them() -> None
         assert cell // 9 == gap
         assert abs(cell % 9 - 4) <= 1
         assert env.step(int(cell))[4]["reduction"] > 0.5
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"model.networks": 10**9}, "model.networks is 1000000000; it must be at least 1 and at most 100"),
+        (None, "is by an earlier version of eigen2, whose agents were other networks; fit again"),
+    ],
+)
+def test_champions_of_another_number_of_networks_are_refused(
+    change: dict[str, int] | None, said: str, tmp_path: Path
+) -> None:
+    settings = {"model.width": 8, "model.prior": True, **(change or {})}
+    saved = {"version": 1, "settings": settings, "inference": {"workload": "fire"}}
+    content = {"eigen2": saved, "state_dict": {"champion_generation": torch.tensor(3)}}
+    save_archive(content, file := tmp_path / "best.ckpt", 3)
+    with pytest.raises(UserError, match=said):
+        load_champion(file)

@@ -212,7 +212,7 @@ def _open_cache(folder: Path) -> MarketPanel | None:
         scale=FeatureScale.from_dict(meta["scale"]),
         traded_value=np.array(meta["traded_value"], dtype=np.float64),
         splits=Splits(train, validation, holdout),
-        covered=meta.get("covered"),  # caches of the first of this format have none
+        covered=meta.get("covered"),  # caches written before there was data.membership lack it
     )
 
 
