@@ -53,6 +53,18 @@ def test_from_stop_at_on_it_ends_after_the_phase(fit: Fit, used: dict[str, int])
     assert seen[-1] == (1, "train")
 
 
+def test_memory_that_can_be_given_back_does_not_count(
+    fit: Fit, used: dict[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def trim() -> bool:
+        used["bytes"] = 100
+        return True
+
+    used["bytes"] = 990
+    monkeypatch.setattr("callbacks.budget.trim_malloc", trim)
+    assert fit(MemoryBudget(1), announce=True).current_epoch == 3
+
+
 def test_growth_that_the_next_epoch_would_not_survive_ends_the_run(fit: Fit, used: dict[str, int]) -> None:
     def work(phase: str, epoch: int) -> None:
         used["bytes"] = 600 + 120 * epoch + (80 if phase == "train" else 0)

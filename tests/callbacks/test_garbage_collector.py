@@ -108,6 +108,14 @@ def sizes_around_trim() -> tuple[int, int, int]:
     return before, freed, process.rss_bytes()
 
 
+@pytest.mark.parametrize("trim", [True, False])
+def test_the_heap_is_trimmed_if_asked(trim: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[None] = []
+    monkeypatch.setattr("callbacks.garbage.trim_malloc", lambda: calls.append(None))
+    GarbageCollector(trim=trim).clean()
+    assert len(calls) == trim
+
+
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc has malloc_trim")
 def test_freed_blocks_of_the_c_heap_go_back_to_the_system() -> None:
     before, freed, after = in_fork(sizes_around_trim)

@@ -1,5 +1,6 @@
 """The module of deep Q-learning: fitting again, and what a fit leaves behind."""
 
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,8 @@ import pytest
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 
+from eigen2.dqn import losses
+from eigen2.dqn.collector import draw_batch, draw_slots
 from eigen2.dqn.module import DQNModule
 from eigen2.errors import UserError
 from eigen2.fire.datamodule import FuelBreakDataModule
@@ -45,6 +48,36 @@ def test_a_module_that_was_reset_learns_what_a_fresh_one_learns(tmp_path: Path) 
     assert all(torch.equal(one, other) for one, other in zip(first, weights(module), strict=True))
     trainer_of(tmp_path, 3).fit(module, datamodule=data)  # without a reset it goes on
     assert not all(torch.equal(one, other) for one, other in zip(first, weights(module), strict=True))
+
+
+def test_a_gradient_step_is_that_of_a_plain_optimizer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    learn, norms = DQNModule.learn, list[float]()
+    plain: dict[str, Any] = {}
+
+    def checked(module: DQNModule, rng: np.random.Generator) -> None:
+        if not plain:
+            plain.update(online=deepcopy(module.online[0]), target=deepcopy(module.target[0]))
+            plain["adam"] = torch.optim.Adam(plain["online"].parameters(), lr=1e-2)
+        data, drawn = module.data, deepcopy(rng)
+        batch = data.codec.augment(draw_batch(data.buffer, data.codec, draw_slots(data.buffer, 2, 4, drawn)), drawn)
+        plain["adam"].zero_grad()
+        losses.loss(plain["online"], plain["target"], batch, 0.7).loss.backward()
+        norms.append(float(torch.nn.utils.clip_grad_norm_(plain["online"].parameters(), 1e-3)))
+        plain["adam"].step()
+        with torch.no_grad():
+            for slow, new in zip(plain["target"].parameters(), plain["online"].parameters(), strict=True):
+                slow.lerp_(new, 0.3)
+        learn(module, rng)
+        for name in ("online", "target"):
+            for found, right in zip(getattr(module, name)[0].parameters(), plain[name].parameters(), strict=True):
+                torch.testing.assert_close(found, right)
+
+    monkeypatch.setattr(DQNModule, "learn", checked)
+    settings = {"gamma": 0.7, "tau": 0.3, "max_grad_norm": 1e-3, "learning_rate": 1e-2}
+    module = DQNModule(width=3, validate_every=9, baselines=(), **settings)
+    trainer_of(tmp_path, 3).fit(module, datamodule=FuelBreakDataModule(**SMALL))
+    assert len(norms) >= 3
+    assert min(norms) > 1e-3, "nothing was clipped"
 
 
 class Metrics(Callback):

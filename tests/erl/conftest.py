@@ -1,14 +1,19 @@
 """One thread and a known seed, so that every number in this folder comes out the same on every machine."""
 
+from collections.abc import Iterator
+
 import pytest
 import torch
-from hypothesis import settings
-
-torch.set_num_threads(1)
-settings.register_profile("erl", deadline=None, max_examples=50)
-settings.load_profile("erl")
 
 SEED = 7
+
+
+@pytest.fixture(scope="package", autouse=True)
+def _one_thread() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
 
 
 @pytest.fixture(autouse=True)

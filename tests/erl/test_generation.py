@@ -77,6 +77,17 @@ def test_a_lone_learner_trains_alike_however_many_batches_a_step_of_lightning_ha
         assert not same(one["actor_target"], trained[0].states[0, "evaluate"]["actor_target"])
 
 
+@pytest.mark.parametrize(("epochs", "spread"), [(1, 3**-0.5), (2, 0.0)])
+def test_random_warmup_plays_uniform_actions_until_training_starts(epochs: int, spread: float) -> None:
+    """In exploration windows, all of which have the same x; without noise actions are the same from then on."""
+    idle = Probe(lambda x, action, step: x, steps=40)
+    data = {"exploration_windows": 5}
+    module = fit(idle, epochs=epochs, random_warmup=True, noise=0.0, gradient_steps=0, data=data)
+    played, counted = torch.stack(module.data.eval_env.actions), module.data.windows_per_generation
+    assert float(played[:, :, :counted].std(0).max()) == 0
+    assert float(played[:, :, counted:].std(0).mean()) == pytest.approx(spread, abs=0.03)
+
+
 def test_without_gradient_steps_only_evolution_changes_rows() -> None:
     recorder = Recorder()
     fit(AIM, recorder, epochs=2, gradient_steps=0, evolution=evolution())

@@ -1,4 +1,4 @@
-"""Fits with a shared representation from the command line: resume, processes, predict."""
+"""Fits with a shared representation from the command line: resume, processes, the champion."""
 
 from pathlib import Path
 from typing import Any
@@ -54,7 +54,16 @@ def test_two_processes_compute_the_same_bits_and_resume_each_others_runs(run: tu
     assert unequal == []
 
 
-def test_the_champion_is_exported_and_predicts_as_it_did(run: tuple[Path, tuple[str, ...]]) -> None:
+def test_the_learners_head_is_injected_in_every_generation_that_follows_another(
+    run: tuple[Path, tuple[str, ...]],
+) -> None:
+    logged = pd.read_csv(run[0] / "run" / "metrics.csv")
+    assert logged["operators/injected_fitness"].iloc[1:].notna().all()
+
+
+def test_the_checkpoints_champion_has_the_populations_weights_and_can_be_tested(
+    run: tuple[Path, tuple[str, ...]],
+) -> None:
     folder, _ = run
     checkpoint = folder / "run" / "checkpoints" / "last.ckpt"
     champion = load(checkpoint)
@@ -66,8 +75,6 @@ def test_the_champion_is_exported_and_predicts_as_it_did(run: tuple[Path, tuple[
         "test", *words()[1:], *run[1], "--trainer.default_root_dir", folder / "run", "--ckpt_path", checkpoint
     )
     assert tested.returncode == 0, tested.stderr
-    logged = pd.read_csv(folder / "run" / "metrics.csv")
-    assert logged["operators/injected_fitness"].iloc[1:].notna().all()
 
 
 def test_a_checkpoint_of_the_other_representation_is_refused(run: tuple[Path, tuple[str, ...]]) -> None:

@@ -62,6 +62,17 @@ class Recurrent(nn.Module):
         return output
 
 
+class Tied(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(4, 4), nn.Linear(4, 4)
+        self.second.weight = self.first.weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        output: Tensor = self.second(torch.tanh(self.first(x)))
+        return output
+
+
 def normal(*shape: int, seed: int = 0) -> Tensor:
     return torch.from_numpy(np.random.default_rng(seed).normal(size=shape).astype(np.float32))
 
@@ -78,6 +89,7 @@ CASES: dict[str, tuple[Callable[[], nn.Module], tuple[Any, ...]]] = {
     "all shared": (Mixed, mixed_inputs(1, 1, 1)),
     "convolution": (Convolution, (normal(AGENTS, BATCH, 2, 4),)),
     "LSTM": (Recurrent, (normal(1, BATCH, 6, 2),)),
+    "tied weights": (Tied, (normal(AGENTS, BATCH, 4),)),
 }
 
 
@@ -104,6 +116,14 @@ def together(stacked: StackedNetwork, rows: Tensor, inputs: tuple[Any, ...]) -> 
     values = stacked(leaf, *inputs)
     weights = torch.arange(1, len(rows) + 1).reshape(-1, *[1] * (values.dim() - 1))
     return values.detach(), torch.autograd.grad((weights * values.square()).sum(), leaf)[0]
+
+
+def test_an_unknown_way_over_agents_is_refused() -> None:
+    class Odd(nn.Linear):
+        over_agents = "each"
+
+    with pytest.raises(UserError, match=r"^network Odd has over_agents 'each'; set vmap, broadcast or loop$"):
+        StackedNetwork(Odd(1, 1))
 
 
 @pytest.mark.parametrize("agents", [AGENTS, 1])

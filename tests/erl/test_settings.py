@@ -22,7 +22,8 @@ IDLE = Probe(lambda x, action, step: x)
         *(("population_size", 0), ("gradient_steps", -1), ("accumulate", 0), ("validate_every", 0), ("learners", 17)),
         *(("gamma", -0.01), ("gamma", 1.01), ("tau", 0.0), ("tau", 1.5), ("actor_lr", 0.0), ("critic_lr", -1e-3)),
         *(("max_grad_norm", 0.0), ("reward_scale", 0.0), ("noise", -0.1), ("noise_decay", 0.0), ("noise_decay", 1.01)),
-        *((name, math.nan) for name in RANGES if RANGES[name].get("most", 0) < 10**6),
+        *((name, math.nan) for name in RANGES if RANGES[name].get("most") not in (10**6, 10**9)),
+        ("noise_min", -0.1),
         *((name, math.inf) for name in ("actor_lr", "critic_lr", "reward_scale", "noise")),
     ],
 )

@@ -130,11 +130,3 @@ def test_what_cannot_be_tested_is_named(fitted: Fitted, tmp_path: Path) -> None:
     other = eigen2("test", "--config", "tests/control/small.yaml", "--ckpt_path", best)
     assert other.returncode == 2
     assert "the checkpoint is of the workload market, not control; give --workload market" in other.stderr
-
-
-def test_a_control_champion_plays_new_episodes(tmp_path: Path) -> None:
-    small = ("--config", "tests/control/small.yaml", "--trainer.default_root_dir", tmp_path)
-    assert eigen2("fit", *small).returncode == 0
-    done = eigen2("test", *small, "--ckpt_path", "best")
-    assert done.returncode == 0, done.stderr
-    assert "with starts that fit has not seen" in done.stdout

@@ -69,7 +69,7 @@ def test_reliability_is_the_share_of_variance_that_is_due_to_agents() -> None:
 
 
 def test_diversity_is_zero_among_equals_and_grows_with_distance() -> None:
-    row = torch.randn(1, 30)
+    row = torch.randn(1, 30, generator=torch.Generator().manual_seed(0))
     assert weight_diversity(row.expand(4, -1)) == 0
     assert weight_diversity(row) == 0
     assert weight_diversity(torch.cat([row, -row])) == pytest.approx(2)
@@ -78,7 +78,9 @@ def test_diversity_is_zero_among_equals_and_grows_with_distance() -> None:
 @pytest.mark.parametrize("agents", [3, 2 * TOGETHER + 1])
 def test_the_diversity_of_actions_is_that_of_agents_one_by_one(agents: int) -> None:
     network = StackedNetwork(ProbeActor())
-    rows, inputs = torch.randn(agents, network.num_weights), {"x": torch.randn(1, 5, 1)}
+    chance = torch.Generator().manual_seed(0)
+    rows = torch.randn(agents, network.num_weights, generator=chance)
+    inputs = {"x": torch.randn(1, 5, 1, generator=chance)}
     actions = torch.stack([network(row[None], inputs)[0] for row in rows])
     measured = diversity_metrics(network, rows, inputs, Communicator(agents))
     assert measured["diversity/actions"] == pytest.approx(float(actions.std(0, correction=0).mean()), rel=1e-5)

@@ -1,4 +1,4 @@
-"""The panel: known answers, causality, and a cache that is whole or not there."""
+"""The panel: known answers and causality."""
 
 import logging
 import tracemalloc

@@ -63,6 +63,11 @@ def random_inputs(agents: dict[str, int], seed: int = 1, batch: int = BATCH) -> 
     return inputs
 
 
+def uniform(outputs: int = 2, seed: int = 3) -> Tensor:
+    """Return numbers from 0 to 1."""
+    return torch.rand(BATCH, COLUMNS, outputs, generator=torch.Generator().manual_seed(seed))
+
+
 def random_action(agents: int, seed: int = 2) -> Tensor:
     return torch.rand(agents, BATCH, COLUMNS, 2, generator=torch.Generator().manual_seed(seed)) * 2 - 1
 
@@ -218,7 +223,7 @@ def free_inputs(held: Tensor | None = None) -> Inputs:
 
 def test_the_critic_judges_the_columns_that_would_be_ordered() -> None:
     network, inputs = blind_critic(Choice(TradingRules(max_opens_per_day=2))), free_inputs()
-    action = torch.rand(BATCH, COLUMNS, 2)
+    action = uniform()
     value = network(inputs, action)
     best = action[..., 0].topk(2).indices
     others = action.clone()
@@ -268,10 +273,10 @@ def test_short_sales_count_by_their_size_but_for_the_forecast() -> None:
 @pytest.mark.parametrize("early_close", [False, True])
 def test_the_gradient_says_what_would_change_if_a_column_were_preferred(early_close: bool) -> None:
     """It is that of stake and softmax over orderable columns, as if that had chosen; the chosen value is no softmax."""
-    inputs, tokens = free_inputs(), torch.randn(BATCH, COLUMNS, 3)
+    inputs, tokens = free_inputs(), uniform(3)
     inputs["portfolio"][..., 1:ROOM] = 0
     inputs["portfolio"][:, 5] = torch.tensor([0, 1, 0, 0, 0, 0.5, 0, 1])  # held, with half of the largest coefficient
-    action = rounded_action(torch.rand(BATCH, COLUMNS, 2))
+    action = rounded_action(uniform())
     action[:, 5, 0] = -0.75
     action.requires_grad_()
     choice = Choice(TradingRules(early_close=early_close), sharpness=3.0)
@@ -321,7 +326,7 @@ def test_the_gradient_of_closing_has_the_same_bits_beside_any_others() -> None:
 
 def test_a_value_holds_the_forecasts_of_what_is_traded() -> None:
     """Raising all forecasts by 1 raises the value by the sum of the weights."""
-    inputs, action, choice = free_inputs(), rounded_action(torch.rand(BATCH, COLUMNS, 2)), Choice()
+    inputs, action, choice = free_inputs(), rounded_action(uniform()), Choice()
     critic = blind_critic(choice)
     before, forecast = critic(inputs, action), critic.forecast(inputs)
     with torch.no_grad():

@@ -35,8 +35,8 @@ def test_the_champions_equity_is_drawn_every_few_generations(run: Path) -> None:
     images = shown.Images("champion/equity")
     assert [image.step for image in images] == [1, 3]
     picture = np.asarray(Image.open(io.BytesIO(images[-1].encoded_image_string)))
-    assert picture.shape == (450, 900, 3)
     drawn = draw_equity(pd.read_csv(run / "champion" / "equity.csv", parse_dates=["date"]))
+    np.testing.assert_array_equal(picture, drawn)
     assert drawn.shape == (450, 900, 3)
     assert len(np.unique(drawn.reshape(-1, 3), axis=0)) > 50
 
