@@ -1,7 +1,6 @@
 """The settings of a checkpoint's fit, which `validate` and `test` take unless the command line names others."""
 
 import copy
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
 from inspect import isclass
@@ -16,7 +15,7 @@ from eigen2.core.compatibility import altered_as_user_error, saved_run
 from eigen2.core.export import read_checkpoint
 from eigen2.errors import UserError
 from eigen2.runtime.run_folder import find_checkpoint
-from eigen2.runtime.yaml_files import read_yaml
+from eigen2.runtime.yaml_files import read_yaml, yaml_line
 
 ROOT = "trainer.default_root_dir"
 
@@ -83,7 +82,7 @@ def _with_settings(args: Sequence[str], config: dict[str, Any] | None, file: Pat
     if given(args, ROOT) is None and file.parent.name == "checkpoints":
         config["trainer"]["default_root_dir"] = str(file.parent.parent)
     workload = f"--workload={config.pop('workload')}"
-    return [args[0], "--config", json.dumps(config), workload, *args[1:], f"--ckpt_path={file}"]
+    return [args[0], "--config", yaml_line(config), workload, *args[1:], f"--ckpt_path={file}"]
 
 
 def foreign_code(config: Mapping[str, Any]) -> str | None:

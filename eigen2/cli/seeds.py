@@ -1,6 +1,5 @@
 """Trainings of a run's configuration with other seeds, for `test --seeds`, and the ensemble of their champions."""
 
-import json
 import signal
 import subprocess
 from collections.abc import Mapping
@@ -15,6 +14,7 @@ from eigen2.errors import RunStopped, UserError
 from eigen2.files import Folder
 from eigen2.runtime.run_folder import generations_of
 from eigen2.runtime.signals import CODES, handling
+from eigen2.runtime.yaml_files import yaml_line
 from eigen2.sweep.trial import last_line, start
 
 FOLDER = "seeds"  # in a run's folder, with a run's folder for each other seed
@@ -71,7 +71,7 @@ def _train(folder: Path, config: Mapping[str, Any], generations: int) -> None:
     trainer = {**config["trainer"], "max_epochs": generations, "callbacks": callbacks, "enable_progress_bar": False}
     settings = {**config, "trainer": trainer, "seed_everything": int(folder.name)}
     settings["data"] = {name: value for name, value in config["data"].items() if name != "cache_dir"}
-    args = [f"--workload={settings.pop('workload')}", "--config", json.dumps(settings)]
+    args = [f"--workload={settings.pop('workload')}", "--config", yaml_line(settings)]
     print(f"seed {folder.name:<8}trains {generations} generations, see {folder / 'output.txt'}", flush=True)
     try:
         running = Folder(folder).lock(".running")

@@ -28,7 +28,7 @@ def make(env_id: str, settings: Mapping[str, Any], max_episode_steps: int | None
     if not isinstance(action, spaces.Box) or not np.issubdtype(action.dtype, np.floating):
         fault = f"actions {action}; agents give continuous ones, a Box of floats"
     elif not action.is_bounded():
-        fault = f"unbounded actions {action}; wrap it in RescaleAction"
+        fault = f"unbounded actions {action}; register it with a wrapper that bounds them, such as TransformAction"
     elif made.spec is None or made.spec.max_episode_steps is None:
         fault = "episodes without end; set data.max_episode_steps"
     elif not observation.is_np_flattenable:

@@ -25,7 +25,7 @@ class _Perceptron(nn.Module):
 
     def flatten(self, inputs: Inputs) -> Tensor:
         """Return the inputs concatenated, (..., features)."""
-        flat = [inputs[name].flatten(inputs[name].dim() - len(shape)) for name, shape in self.inputs.items()]
+        flat = [_flatten(inputs[name], shape) for name, shape in self.inputs.items()]
         return flat[0] if len(flat) == 1 else torch.cat(flat, -1)
 
     def run(self, x: Tensor) -> Tensor:
@@ -35,6 +35,11 @@ class _Perceptron(nn.Module):
             x = layer(x).relu_()
         out: Tensor = last(x)
         return out
+
+
+def _flatten(values: Tensor, shape: Sequence[int]) -> Tensor:
+    """Return values (..., *shape) as (..., features), one feature for a shape of ()."""
+    return values.flatten(values.dim() - len(shape)) if shape else values[..., None]
 
 
 class MLPActor(_Perceptron):
@@ -69,7 +74,7 @@ class MLPCritic(_Perceptron):
     def forward(self, inputs: Inputs, action: Tensor) -> Tensor:
         """Return values, (batch,)."""
         seen = self.flatten(inputs)
-        flat = action.flatten(action.dim() - len(self.action)).to(seen.dtype)
+        flat = _flatten(action, self.action).to(seen.dtype)
         if seen.shape[:-1] != flat.shape[:-1]:
             leading = torch.broadcast_shapes(seen.shape[:-1], flat.shape[:-1])  # type: ignore[no-untyped-call]
             seen, flat = seen.expand(*leading, -1), flat.expand(*leading, -1)

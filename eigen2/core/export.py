@@ -18,7 +18,7 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from eigen2.core.compatibility import altered_as_user_error, saved_part, saved_run
-from eigen2.core.networks import Inputs, Sizes, StackedNetwork
+from eigen2.core.networks import Inputs, Sizes, StackedNetwork, with_tied
 from eigen2.core.signatures import sign, verify
 from eigen2.errors import UserError, is_shortage, one_line
 from eigen2.files import Folder
@@ -75,7 +75,7 @@ class ExportedChampion:
                 actors = [build(self.config["actor"], self.sizes, trusted) for _ in range(count)]
                 network = Ensemble(actors) if "members" in self.config else actors[0]
             try:
-                network.load_state_dict(self.weights, assign=device == "meta")
+                network.load_state_dict(with_tied(network, self.weights), assign=device == "meta")
             except RuntimeError as error:
                 name = type(actors[0]).__name__
                 raise UserError(f"the champion's weights are not of {name}: {one_line(error)}") from error

@@ -26,7 +26,7 @@ from eigen2.errors import UserError
 from eigen2.memory.estimate import PeakEstimate, processes_here
 from eigen2.runtime.phases import PHASES, PhaseClock
 from eigen2.runtime.run_folder import RunFolder, describe_script
-from eigen2.runtime.trainer_checks import check_trainer
+from eigen2.runtime.trainer_checks import check_batches, check_trainer
 
 Data = TypeVar("Data", bound=WorkloadDataModule)
 
@@ -146,6 +146,8 @@ class GenerationModule(LightningModule, ABC, Generic[Data]):
         device = self.trainer.strategy.root_device
         self.memory = PeakEstimate(self.remedy, device, budget_of(self.trainer), processes_here(self.trainer))
         self.build(stage)
+        if stage == "fit":
+            check_batches(self.trainer, self.data.training_steps)
         self._built = True
 
     def begin_generation(self) -> None:

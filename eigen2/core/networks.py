@@ -61,6 +61,14 @@ class Linear(nn.Linear):
         return compat.reshape_fresh(out[:1] if doubled else out, (agents, *x.shape[1:-1], features))
 
 
+def with_tied(network: nn.Module, weights: Weights) -> Weights:
+    """Return named weights with a weight that a network holds in several places under the names of all of them."""
+    names = {id(weight): name for name, weight in network.named_parameters()}
+    places = network.named_parameters(remove_duplicate=False)
+    tied = {name: weights[names[id(weight)]] for name, weight in places if names[id(weight)] in weights}
+    return {**weights, **tied}
+
+
 class StackedNetwork:
     """Plain `nn.Module`, written for one agent and a batch of inputs, run with the weights of many agents at once.
 

@@ -246,15 +246,11 @@ class DQNModule(GenerationModule[DQNDataModule]):
         return MeanNetwork(networks)
 
     def _check_steps(self) -> None:
-        """Refuse settings that would cut episodes, or draw from transitions none of which has a next step yet."""
-        data, most = self.data, self.trainer.limit_train_batches
+        """Refuse settings that would draw from transitions none of which has a next step yet."""
+        data = self.data
         if data.replay_min_size < (least := data.num_parallel_envs + 1):
             none = "no transition would have a next step in its environment"
             raise UserError(f"data.warmup is {data.replay_min_size}: {none}; raise it to {least} or more")
-        cut = most < data.episode_steps if isinstance(most, int) else most < 1.0
-        if cut and not self.trainer.fast_dev_run:  # type: ignore[attr-defined]
-            cutting = f"trainer.limit_train_batches is {most}, or trainer.overfit_batches"
-            raise UserError(f"{cutting}: it would cut episodes of {data.episode_steps} steps; leave it out")
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         """Return Adam of the online networks; target networks and champion only follow them."""

@@ -82,9 +82,8 @@ class PopulationModule(GenerationModule[RolloutDataModule]):
         """Build environments, population and replay buffer, each after a check that it fits into memory."""
         data, device = self.data, self.trainer.strategy.root_device
         if self.learners < self.population_size and not data.windows_per_generation:
-            raise UserError(
-                "data.windows_per_generation is 0; with model.learners set, agents that only evolve need 1 or more"
-            )
+            key = "model.representation shared" if self.shared else "model.learners set"
+            raise UserError(f"data.windows_per_generation is 0; with {key}, agents that only evolve need 1 or more")
         self.communicator = Communicator(self.population_size, self.trainer.global_rank, self.trainer.world_size)
         agents = self.communicator.rows
         self.memory.require(data.needed_bytes(len(agents)))
@@ -116,7 +115,9 @@ class PopulationModule(GenerationModule[RolloutDataModule]):
             noise, windows = self.hparams["noise"], data.val_env.windows
             settings = self.seed, noise, self.learners, windows, self.shared
             self.population = Population(self.communicator, *makers, *settings)
-        elif weights != 4 * self.population.weights_per_agent:
+        elif weights != 4 * self.population.weights_per_agent or (
+            stage == "fit" and data.val_env.windows != len(self.population.champion_windows)
+        ):
             raise UserError("this module was fitted to data of other sizes; make a new ERLModule for these")
 
     def on_train_start(self) -> None:
@@ -128,8 +129,9 @@ class PopulationModule(GenerationModule[RolloutDataModule]):
     def begin_generation(self) -> None:
         """Start the generation; the running mean of the elites starts from the mean of the initial agents."""
         super().begin_generation()
-        if self.current_epoch == 0 and any(operator.kept(self.population_size) for operator in self.operators):
-            self.population.average(range(self.population_size), self.communicator)
+        agents, none = self.population_size, bool(self.population.mean_actor.isnan().all())
+        if none and agents > 1 and any(operator.kept(agents) for operator in self.operators):
+            self.population.average(range(agents), self.communicator)
 
     def on_validation_model_zero_grad(self) -> None:
         """Free the gradients before validation, or zero them if recorded steps write there."""
@@ -287,8 +289,13 @@ class PopulationModule(GenerationModule[RolloutDataModule]):
 
     def describe(self) -> dict[str, str]:
         """Return names and values to show to the user at the start of a run."""
+        weights = f"{self.population.weights_per_agent:,} parameters"
+        if (heads := self.population.heads) is None:
+            agents = f"{weights} each"
+        else:
+            agents = f"heads of {heads.num_weights:,} parameters; the learner has {weights}"
         return {
-            "population": f"{self.population_size} agents, {self.population.weights_per_agent:,} parameters each",
+            "population": f"{self.population_size} agents, {agents}",
             "replay": f"{self.data.buffer}; training starts at {self.data.replay_min_size:,}",
             "memory": str(self.memory),
             **self.communicator.describe(),

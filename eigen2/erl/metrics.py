@@ -1,5 +1,6 @@
 """A generation in numbers: the scalars that TensorBoard, metrics.csv and callbacks get."""
 
+import math
 from collections.abc import Mapping
 
 import torch
@@ -31,6 +32,7 @@ def generation_metrics(
         },
         "metrics",
     )
+    champion = int(population.champion_generation)
     losses = (agents["sums"].sum(0) / agents["counts"].sum(0)).tolist()  # 0 / 0 is NaN: nothing was trained yet
     metrics = {
         "fitness/mean": float(fitness.mean()),
@@ -39,8 +41,8 @@ def generation_metrics(
         **{f"fitness/q{percent}": float(fitness.quantile(percent / 100)) for percent in (25, 50, 75)},
         "fitness/std": float(fitness.std(correction=0)),
         "fitness/reliability": state.reliability,
-        "champion/validation_fitness": float(population.champion_fitness),
-        "champion/generation": float(population.champion_generation),
+        "champion/validation_fitness": float(population.champion_fitness) if champion >= 0 else math.nan,
+        "champion/generation": float(champion) if champion >= 0 else math.nan,
         "validation/mean": float(validation.mean()),
         "validation/max": float(validation.max()),
         "validation/elite_mean": state.mean_validation,

@@ -188,13 +188,11 @@ class ERLModule(PopulationModule):
                 ALL_AGENTS_FAILED,
             )
         state.quarantine.warn(state.generation, ", replaced" if operators else ", not replaced without evolution")
-        if restored := self.shared and bool(failed[0]):
-            population.restore_learner(adam_moments)
+        if self.learners < len(failed):
+            population.restore_learners(failed, adam_moments)
         if operators and self.population_size > 1:
             context = self.evolution_context()
             state.evolution = evolve(state.fitness, population, adam_moments, operators, context, self.communicator)
-        if restored:
-            population.share(adam_moments, self.communicator)  # its agent was replaced
         decayed = (population.noise * self.hparams["noise_decay"]).clamp(min=self.hparams["noise_min"])
         population.noise.copy_(torch.minimum(population.noise, decayed))  # noise that starts below noise_min stays
 

@@ -5,10 +5,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from eigen2.core.networks import Inputs, StackedNetwork
+from eigen2.core.networks import Inputs, StackedNetwork, with_tied
 from eigen2.core.randomness import Role, torch_seed
 from eigen2.distributed.communicator import Communicator
 from eigen2.erl.heads import Heads
@@ -219,14 +219,19 @@ class Population(nn.Module):
             self.head[:1] = self.heads.cut(self.actor)
 
     @torch.no_grad()
-    def restore_learner(self, moments: Sequence[Tensor]) -> None:
-        """Let the learner of a shared representation, which failed, go on from the champion, without momentum."""
+    def restore_learners(self, failed: Bool[Tensor, " all"], moments: Sequence[Tensor]) -> None:
+        """Let agents that learn, and failed, go on from the champion, without momentum."""
+        first = 0 if self.heads is not None else self._rows.start  # every process has the shared learner
+        failed_here = failed[first : first + (1 if self.heads is not None else self.learners)].to(self.actor.device)
+        chosen = failed_here.nonzero()[:, 0]
         for rows in (self.actor, self.actor_target):
-            rows.copy_(self.champion_actor)
+            rows[chosen] = self.champion_actor
         for rows in (self.critic, self.critic_target):
-            rows.copy_(self.champion_critic)
+            rows[chosen] = self.champion_critic
         for rows in moments:
-            rows.zero_()
+            rows[chosen] = 0.0
+        if self.heads is not None and self.learners:
+            self.head[:1] = self.heads.cut(self.actor)
 
     def set_champion_fitness(self, fitness: Tensor) -> None:
         """Set the champion's validation fitness, (validation windows,)."""
@@ -290,4 +295,6 @@ class DDPGAgent:
 
     def actor_weights(self) -> Mapping[str, Tensor]:
         """Return the actor's named weights, for `load_state_dict` of the plain network."""
-        return {name: weight[0] for name, weight in self._population.actor_network.weights(self.actor).items()}
+        network = self._population.actor_network
+        weights = {name: weight[0] for name, weight in network.weights(self.actor).items()}
+        return with_tied(network.network, weights)

@@ -125,7 +125,11 @@ class Rollout:
         population.set_champion_fitness(communicator.broadcast({"fitness": played}, 0, "fitness")["fitness"][0])
 
     def play_champion(self) -> float:
-        """Play the validation windows with the champion, recorded, and return its validation fitness."""
+        """Play the validation windows with the champion, recorded, and return its validation fitness.
+
+        Raises a UserError if there is none.
+        """
+        self._champion_generation()
         self.data.record_agent(0)
         return float(self._play_alone(self.population.champion).mean())
 
@@ -139,11 +143,14 @@ class Rollout:
 
     def trained_policies(self, candidates: int, seed: int) -> TrainedPolicies:
         """Return champion and population as policies; raise a UserError if there is no champion."""
-        population, generation = self.population, int(self.population.champion_generation)
-        if generation < 0:
-            raise UserError("the checkpoint has no champion: none was validated before it was written")
+        population, generation = self.population, self._champion_generation()
         agents = [self.policy(agent) for agent in population.agents]
         return TrainedPolicies(self.policy(population.champion), agents, generation, candidates, seed)
+
+    def _champion_generation(self) -> int:
+        if (generation := int(self.population.champion_generation)) < 0:
+            raise UserError("the checkpoint has no champion: none was validated before it was written")
+        return generation
 
 
 def beats(candidate: Float[Tensor, " windows"], champion: Float[Tensor, " windows"]) -> bool:

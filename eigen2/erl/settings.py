@@ -44,6 +44,12 @@ def check_settings(settings: Mapping[str, Any]) -> None:
             f"model.learners is {settings['learners']}, but of agents with a shared representation the first alone "
             "learns; leave model.learners out, or set model.representation to own"
         )
+    steps, learner = settings["gradient_steps"], settings["learner"]
+    if steps and not any(map(learner.trains_actor, range(steps))):
+        raise UserError(
+            f"model.gradient_steps is {steps}: {type(learner).__name__} would never train an actor in so few steps of "
+            "a generation; raise it"
+        )
     if settings["evolution"] is not None:
         check_operators(settings["evolution"])
 

@@ -128,14 +128,15 @@ class GenerationReport(ProgressBar):
             return
         fitness, generation = metrics["champion/validation_fitness"], metrics["champion/generation"]
         unit = trainer.datamodule.fitness_words["unit"]
+        champion = f"validation fitness {fitness:.1f} ({unit}), of generation {generation:.0f}"
+        if math.isnan(generation):
+            champion = "none yet: nothing was validated"
         took = f"{trainer.current_epoch - self._first} generations in {_clock(time.monotonic() - self._began)}"
         self._print("")
         verdict = selection_verdict(self._generations)
         self._print_values(
             {
-                "champion": textwrap.wrap(
-                    f"validation fitness {fitness:.1f} ({unit}), of generation {generation:.0f}", 66
-                ),
+                "champion": textwrap.wrap(champion, 66),
                 **({} if verdict is None else {"selection": textwrap.wrap(verdict, 66)}),
                 "totals": [f"{took}, {trainer.datamodule.buffer.added:,} transitions, {trainer.global_step:,} steps"],
                 "next": [f"tensorboard --logdir {trainer.default_root_dir}"],

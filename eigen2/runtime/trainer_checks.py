@@ -35,6 +35,15 @@ def check_config(config: Mapping[str, Any]) -> None:
         raise UserError("trainer.default_root_dir is null; name the folder of the run")
 
 
+def check_batches(trainer: Any, steps: int) -> None:
+    """Refuse a limit on batches below a generation's training `steps`; raises UserError."""
+    most = trainer.limit_train_batches
+    cut = most < steps if isinstance(most, int) else most < 1.0
+    if cut and not trainer.fast_dev_run:
+        cutting = f"trainer.limit_train_batches is {most}, or trainer.overfit_batches"
+        raise UserError(f"{cutting}: it would cut a generation of {steps} steps; leave it out")
+
+
 def check_trainer(trainer: Any) -> None:
     """Refuse what would cut a generation, or skip its validation or checkpoint; raises UserError."""
     check_precision(str(trainer.precision))

@@ -1,5 +1,6 @@
-"""Read YAML files, within bounds on what a few lines of one can ask for."""
+"""Read YAML files, within bounds on what a few lines of one can ask for, and write values as one line of YAML."""
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,12 @@ def read_yaml(path: str | Path) -> Any:
         return yaml.safe_load(text)
     except (LookupError, AttributeError) as error:
         raise ValueError("it has a value that is not of the type of its tag, such as !!int") from error
+
+
+def yaml_line(value: Any) -> str:
+    """Return a plain value as one line of YAML, which, other than JSON, can say infinity."""
+    text: str = yaml.safe_dump(value, default_flow_style=True, sort_keys=False, width=math.inf)
+    return text.removesuffix("...\n").strip()
 
 
 def _check(text: str) -> None:

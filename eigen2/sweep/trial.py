@@ -1,7 +1,6 @@
 """A trial: one fit in its own process and folder, so that memory does not add up over trials."""
 
 import csv
-import json
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from eigen2.files import Folder
+from eigen2.runtime.yaml_files import yaml_line
 
 PROGRAM = (sys.executable, "-m", "eigen2.cli", "fit")  # command of a trial
 METRIC = "champion/validation_fitness"  # column of metrics.csv that a sweep maximizes
@@ -17,7 +17,7 @@ METRIC = "champion/validation_fitness"  # column of metrics.csv that a sweep max
 
 def to_text(value: Any) -> str:
     """Return a value as text for the command line."""
-    return value if isinstance(value, str) else json.dumps(value)
+    return value if isinstance(value, str) else yaml_line(value)
 
 
 def start(folder: Folder, args: Sequence[str], running: IO[str]) -> subprocess.Popen[bytes]:

@@ -209,7 +209,7 @@ def test_a_script_leaves_the_configuration_that_repeats_it(tmp_path: Path) -> No
         **{"logger": RunLogger(root), "callbacks": [GenerationCheckpoint()], "enable_progress_bar": False},
         enable_model_summary=False,
     )
-    trainer.fit(ERLModule(population_size=3, gradient_steps=2, learner=TD3(policy_delay=3)), data)
+    trainer.fit(ERLModule(population_size=3, gradient_steps=3, learner=TD3(policy_delay=3)), data)
     config = tmp_path / "script" / "config.yaml"
     assert yaml.safe_load(config.read_text())["model"]["learner"]["init_args"]["policy_delay"] == 3
     assert json.loads((tmp_path / "script" / "run.json").read_text())["settings"]["data.rules.cost_bps"] == 9

@@ -46,3 +46,11 @@ def test_a_population_acts_and_judges_as_each_agent_alone() -> None:
 def test_widths_that_cannot_be_are_refused(width: int) -> None:
     with pytest.raises(UserError, match="hidden is"):
         MLPActor(SIZES, (width,))
+
+
+def test_observations_and_actions_may_be_single_numbers() -> None:
+    sizes, state, action = Sizes({"state": ()}, ()), torch.tensor([0.5, -1.0]), torch.tensor([0.25, 0.75])
+    actor, critic = MLPActor(sizes, (4,)), MLPCritic(sizes, (4,))
+    assert actor({"state": state}).shape == (2,)
+    expected = plain(critic.layers, torch.stack([state, action], 1))[:, 0]
+    torch.testing.assert_close(critic({"state": state}, action), expected)

@@ -39,7 +39,7 @@ def test_a_run_that_was_stopped_and_resumed_is_the_one_that_was_not(
     assert metrics(tmp_path / "stopped") == metrics(tmp_path / "whole")
     rows = metrics(tmp_path / "whole")
     assert [row["control/episode_steps"] for row in rows] == ["20.0"] * 4
-    assert rows[0]["champion/generation"] == "-1.0"
+    assert rows[0]["champion/generation"] == rows[0]["champion/validation_fitness"] == ""  # none was validated yet
     steps = 20 * (4 + 1) if td3 else 20 * 4 * 2
     assert [float(row["replay/added"]) for row in rows] == [steps * (generation + 1) for generation in range(4)]
     if td3:
@@ -68,6 +68,7 @@ def test_a_run_that_was_stopped_and_resumed_is_the_one_that_was_not(
             "policy_delay is 0; it must be",
         ),
         (["--model.learners", "9"], "model.learners is 9; it must be at least 1 and at most 4"),
+        (["--model.gradient_steps", "1"], "model.gradient_steps is 1: TD3 would never train an actor in so few steps"),
         (["--model.validate_every", "0"], "model.validate_every is 0; it must be at least 1"),
     ],
 )
@@ -93,3 +94,15 @@ def test_a_config_of_one_workload_is_not_read_as_another(tmp_path: Path, capsys:
     with pytest.raises(SystemExit):
         fit(tmp_path, "--workload", "market")
     assert "unknown key data.env_id" in capsys.readouterr().err
+
+
+def test_without_a_champion_the_run_says_so_and_none_is_validated(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    report = "--trainer.callbacks+=eigen2.runtime.console.GenerationReport"
+    fit(tmp_path, "--trainer.max_epochs=1", "--trainer.enable_progress_bar=true", report)
+    assert re.search(r"champion +none yet: nothing was validated", capsys.readouterr().out)
+    with pytest.raises(SystemExit) as left:
+        main(["validate", "--trainer.default_root_dir", str(tmp_path), "--ckpt_path", "last"])
+    assert left.value.code == 2
+    assert "error: the checkpoint has no champion: none was validated" in capsys.readouterr().err

@@ -48,6 +48,24 @@ def test_classes_and_partials_have_names_and_functions_have_none() -> None:
         build({"class_path": PATH, "init_args": {"width": 3}}, SIZES)
 
 
+class Tied(MLPActor):
+    """Two hidden layers with the same weights."""
+
+    def __init__(self, sizes: Sizes) -> None:
+        super().__init__(sizes, hidden=(3, 3))
+        self.layers[1].weight = self.layers[0].weight
+
+
+def test_a_champion_with_tied_weights_acts_as_it_did() -> None:
+    plain = Tied(SIZES)
+    weights = {name: weight.detach() for name, weight in plain.named_parameters()}
+    assert "layers.1.weight" not in weights
+    sizes = {"inputs": {"state": [3]}, "action": [2], "context": 1}
+    exported = ExportedChampion({"actor": call_of(Tied), "sizes": sizes}, weights)
+    state = torch.randn(5, 3, generator=torch.Generator().manual_seed(0))
+    assert torch.equal(exported.actor(f"{__name__}.Tied")({"state": state}), plain({"state": state}))
+
+
 # Ensembles
 
 

@@ -14,7 +14,7 @@ from eigen2.erl.learners import TD3
 from eigen2.errors import UserError
 from tests.erl.conftest import SEED
 from tests.erl.evolution.builders import evolution
-from tests.erl.probe import AIM, Probe, ProbeActor, ProbeCritic, ProbeEnvironment, fit
+from tests.erl.probe import AIM, Probe, ProbeActor, ProbeCritic, ProbeEnvironment, ProbeRollouts, fit, make_trainer
 from tests.erl.recorder import ROWS, Recorder, same
 from tests.erl.reference import OneAgent, with_weights
 
@@ -75,6 +75,28 @@ def test_a_lone_learner_trains_alike_however_many_batches_a_step_of_lightning_ha
         one, four = (recorder.states[0, "train"] for recorder in trained)
         assert all(same(one[name], four[name]) for name in ROWS)
         assert not same(one["actor_target"], trained[0].states[0, "evaluate"]["actor_target"])
+
+
+def test_the_mean_of_the_elites_is_of_a_population_and_starts_once() -> None:
+    alone = fit(AIM, population_size=1, evolution=evolution())
+    assert alone.population.mean_actor.isnan().all(), "one agent does not evolve"
+    assert np.isnan(alone.metrics["validation/elite_mean"])
+    module = fit(AIM, evolution=evolution())
+    kept, mean = module.population.mean_actor.clone(), list[Tensor]()
+
+    class Further(Recorder):
+        def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+            mean.append(module.population.mean_actor.clone())
+
+    make_trainer(Further()).fit(module, datamodule=module.data)
+    assert same(mean[0], kept)
+
+
+def test_a_further_fit_on_other_validation_windows_is_refused() -> None:
+    module = fit(AIM)
+    other = Probe(AIM.reward, contexts=(0.0, 1.0))
+    with pytest.raises(UserError, match="was fitted to data of other sizes; make a new ERLModule"):
+        make_trainer().fit(module, datamodule=ProbeRollouts(other))
 
 
 @pytest.mark.parametrize(("epochs", "spread"), [(1, 3**-0.5), (2, 0.0)])

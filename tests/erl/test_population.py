@@ -118,6 +118,14 @@ def together(stacked: StackedNetwork, rows: Tensor, inputs: tuple[Any, ...]) -> 
     return values.detach(), torch.autograd.grad((weights * values.square()).sum(), leaf)[0]
 
 
+def test_tied_weights_have_all_their_names_where_a_plain_network_loads_them() -> None:
+    population = Population(Communicator(2), Tied, lambda: nn.Linear(1, 1), seed=0, noise=0.0)
+    plain = Tied()
+    plain.load_state_dict(population.agents[1].actor_weights())
+    x = normal(BATCH, 4)
+    torch.testing.assert_close(plain(x), population.actor_network(population.actor.detach(), x[None])[1])
+
+
 def test_an_unknown_way_over_agents_is_refused() -> None:
     class Odd(nn.Linear):
         over_agents = "each"

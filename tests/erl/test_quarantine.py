@@ -258,6 +258,25 @@ def test_without_evolution_a_lost_agent_stays_out_and_the_others_go_on() -> None
     assert not same(steps.states[-2]["actor"][OTHERS], steps.states[-1]["actor"][OTHERS])
 
 
+@pytest.mark.parametrize("epochs", [2, 1])
+def test_a_learner_that_failed_goes_on_from_the_champion(epochs: int) -> None:
+    """Before the first champion it goes on from the initial weights of the first agent; the other learner stays."""
+    recorder, last = Recorder(), epochs - 1
+    run(
+        Fault("critic", NAN, LAST, generation=last, row=1), recorder, epochs=epochs, learners=2,
+        evolution=evolution(inject_every=1), data={"windows_per_generation": 2},
+    )  # fmt: skip
+    assert recorder.metrics[last]["population/failed"] == 1
+    before, after = recorder.states[last, "train"], recorder.states[last, "evolve"]
+    for name in ("actor", "critic"):
+        assert same(after[name][1], before[f"champion_{name}"][0])
+        assert same(after[f"{name}_target"][1], before[f"champion_{name}"][0])
+        assert not after[f"{name}.exp_avg"][1].any()
+        assert same(after[name][0], before[name][0])
+    if last == 0:
+        assert same(after["critic"][1], recorder.states[0, "evaluate"]["critic"][0])
+
+
 def test_losses_are_averaged_over_the_agents_that_have_one() -> None:
     losses = torch.tensor([[1.0, 2.0, NAN, 6.0]] * 4), torch.tensor([[3.0, 4.0, 5.0, INF]] * 4)
     state = GenerationState.begin(0, range(4), 4, make_tallies(4))

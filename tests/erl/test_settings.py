@@ -63,6 +63,25 @@ def test_trainer_settings_that_break_a_generation_are_refused(setting: str, valu
         assert str(value) in str(error.value)
 
 
+@pytest.mark.parametrize(
+    ("setting", "value"), [("limit_train_batches", 1), ("limit_train_batches", 0.5), ("overfit_batches", 1)]
+)
+def test_a_generation_is_not_cut(setting: str, value: float) -> None:
+    recorder, module = Recorder(), ERLModule(population_size=4, gradient_steps=2, accumulate=2)
+    with pytest.raises(
+        UserError, match=rf"^trainer\.limit_train_batches is {value}, or .* a generation of 2 steps; leave"
+    ):
+        make_trainer(recorder, **{setting: value}).fit(module, datamodule=ProbeRollouts(IDLE))
+    assert recorder.order == []
+
+
+def test_a_limit_that_cuts_nothing_is_allowed() -> None:
+    recorder, module = Recorder(), ERLModule(population_size=4, gradient_steps=2, accumulate=2)
+    make_trainer(recorder, limit_train_batches=2).fit(module, datamodule=ProbeRollouts(IDLE))
+    make_trainer(fast_dev_run=True).fit(module, datamodule=ProbeRollouts(IDLE))
+    assert len(recorder.order) == 4
+
+
 @pytest.mark.parametrize(("precision", "said"), [("16-mixed", "needs a loss scaler "), ("16-true", "")])
 def test_half_precision_is_refused_with_the_reason(precision: str, said: str) -> None:
     with pytest.raises(UserError, match=rf"^trainer\.precision {precision} {said}.*; use 32-true or bf16-mixed$"):

@@ -35,6 +35,11 @@ def inherit(rows: Tensor, children: Sequence[Child], parents: Tensor, first_row:
     rows[[child.row - first_row for child in children]] = blended
 
 
+def _inherited(child: Child, rows: Mapping[str, Tensor]) -> tuple[str, ...]:
+    inherits = child.operator.inherits
+    return tuple(rows if inherits is None else inherits)
+
+
 @torch.no_grad()
 def breed(
     rows: Mapping[str, Tensor],
@@ -48,9 +53,10 @@ def breed(
     `rows` holds this process's agents, by the names of `AgentRows`; `children` are those of all processes.
     """
     fetched = []
-    for inherits in dict.fromkeys(child.operator.inherits for child in children if child.parents):
-        inherited = rows if inherits is None else {name: rows[name] for name in inherits}
-        inheriting = [child for child in children if child.parents and child.operator.inherits == inherits]
+    names = {child.row: _inherited(child, rows) for child in children if child.parents}
+    for inherits in dict.fromkeys(names.values()):
+        inherited = {name: rows[name] for name in inherits}
+        inheriting = [child for child in children if names.get(child.row) == inherits]
         by_rank = [[c for c in inheriting if communicator.owner(c.row) == rank] for rank in range(communicator.world)]
         parents = communicator.fetch(inherited, [parents_of(bred) for bred in by_rank], "parents")
         fetched.append((by_rank[communicator.rank], parents))
@@ -94,7 +100,7 @@ def evolve(
         population.average(ranking.elites, communicator)
     survived = bred_origins(communicator.total, children, operators, context.learners)
     origin, parents = population.origin.cpu(), population.parents_fitness.cpu()
-    metrics = operator_metrics(origin, parents, fitness, survived, operators)
+    metrics = operator_metrics(origin, parents, fitness, survived, operators, context.learners)
     population.origin.copy_(survived)
     population.parents_fitness.copy_(parents_fitness(fitness, children))
     for operator in operators:

@@ -35,7 +35,7 @@ def rank(fitness: Float[np.ndarray, " agents"]) -> list[int]:
 def ranking_of(fitness: Float[np.ndarray, " agents"], operators: Sequence[Operator], learners: int) -> Ranking:
     """Rank agents and divide them into those that are kept and those to be replaced.
 
-    The first `learners` do not evolve; one that failed is replaced all the same. ValueError if all others failed.
+    The first `learners` do not evolve. ValueError if all others failed.
     """
     finite, order = np.isfinite(fitness), rank(fitness)
     evolving = [row for row in order if row >= learners]
@@ -43,7 +43,7 @@ def ranking_of(fitness: Float[np.ndarray, " agents"], operators: Sequence[Operat
     if not eligible:
         raise ValueError("no agent has a finite fitness: there is no parent")
     elites = eligible[: sum(operator.kept(len(evolving)) for operator in operators)]
-    replaced = sorted([*evolving[len(elites) :], *(row for row in range(learners) if not finite[row])])
+    replaced = sorted(evolving[len(elites) :])
     fittest_learner = next((row for row in order if row < learners and finite[row]), None)
     return Ranking(fitness, evolving, eligible, elites, replaced, fittest_learner)
 

@@ -64,10 +64,12 @@ def operator_metrics(
     fitness: Float[Tensor, " agents"],
     survived: Int[Tensor, " agents"],
     operators: Sequence[Operator],
+    learners: int,
 ) -> dict[str, float]:
     """Return, by origin, the share that survives and mean fitness of agents and parents; NaN without such agents.
 
-    `survived` has origins after this generation's evolution, in which an elite has survived.
+    `survived` has origins after this generation's evolution, in which an elite has survived. The first `learners` do
+    not evolve.
     """
     names, metrics = origins(operators), {}
     elite = names.index(ELITE)
@@ -76,7 +78,7 @@ def operator_metrics(
         metrics[f"operators/{name}_survival"] = float((survived[rows] == elite).double().mean())
         metrics[f"operators/{name}_fitness"] = float(fitness[rows].mean())
         metrics[f"operators/{name}_parents_fitness"] = float(parents[rows].mean())
-    metrics["operators/elite_share"] = float((survived == elite).double().mean())
+    metrics["operators/elite_share"] = float((survived[learners:] == elite).double().mean())
     return metrics
 
 

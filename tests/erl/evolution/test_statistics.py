@@ -46,7 +46,7 @@ def test_metrics_are_those_worked_out_by_hand() -> None:
     parents = torch.tensor([4.0, 2.0, 3.0, 1.0, 5.0], dtype=torch.float64)
     fitness = torch.tensor([6.0, 1.0, 2.0, math.nan, 7.0], dtype=torch.float64)
     survived = torch.tensor([place[name] for name in ("elite", "mutant", "offspring", "mutant", "elite")])
-    found = operator_metrics(origin, parents, fitness, survived, OPERATORS)
+    found = operator_metrics(origin, parents, fitness, survived, OPERATORS, learners=0)
     assert (found["operators/elite_survival"], found["operators/elite_fitness"]) == (0.5, 3.5)
     assert (found["operators/offspring_survival"], found["operators/offspring_parents_fitness"]) == (0.0, 3.0)
     assert (found["operators/mutant_survival"], found["operators/mutant_fitness"]) == (1.0, 7.0)
@@ -84,6 +84,11 @@ def test_the_diversity_of_actions_is_that_of_agents_one_by_one(agents: int) -> N
     actions = torch.stack([network(row[None], inputs)[0] for row in rows])
     measured = diversity_metrics(network, rows, inputs, Communicator(agents))
     assert measured["diversity/actions"] == pytest.approx(float(actions.std(0, correction=0).mean()), rel=1e-5)
+
+
+def test_the_share_of_elites_is_of_the_agents_that_evolve() -> None:
+    module = fit(AIM, population_size=5, learners=1, evolution=evolution(0.25, inject_every=1))
+    assert module.metrics["operators/elite_share"] == 0.25
 
 
 def test_a_run_logs_them_in_every_generation() -> None:

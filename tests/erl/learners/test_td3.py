@@ -2,7 +2,6 @@
 
 from copy import deepcopy
 
-import numpy as np
 import pytest
 import torch
 import yaml
@@ -120,17 +119,19 @@ def test_noise_on_targets_is_clipped_and_actions_stay_in_range() -> None:
 
 
 def test_actors_and_targets_move_in_every_delayed_step_alone() -> None:
-    """Through the module: of two steps the second is the actors'."""
+    """Through the module: of three steps the second is the actors'."""
     probe = Probe(lambda x, action, step: -((action - 0.5) ** 2), contexts=(-1.0, 1.0))
-    for steps in (1, 2):
-        recorder = Recorder()
+    two, three = Recorder(), Recorder()
+    for recorder, steps in ((two, 2), (three, 3)):
         fit(probe, recorder, gradient_steps=steps, learner=TD3())
-        before, after = recorder.states[0, "evaluate"], recorder.states[0, "train"]
-        assert not same(before["critic"], after["critic"])
-        for name in ("actor", "actor_target", "critic_target"):
-            assert same(before[name], after[name]) == (steps == 1), name
-        # the actors' losses are averages over the steps in which they have one
-        assert np.isnan(recorder.metrics[0]["train/actor_loss"]) == (steps == 1)
+    before, second, third = two.states[0, "evaluate"], two.states[0, "train"], three.states[0, "train"]
+    assert not same(before["critic"], second["critic"])
+    assert not same(second["critic"], third["critic"])
+    for name in ("actor", "actor_target", "critic_target"):
+        assert not same(before[name], second[name]), name
+        assert same(second[name], third[name]), name
+    # the actors' losses are averages over the steps in which they have one
+    assert three.metrics[0]["train/actor_loss"] == pytest.approx(two.metrics[0]["train/actor_loss"])
 
 
 def test_named_by_its_class_alone_it_has_the_defaults_of_its_class() -> None:
