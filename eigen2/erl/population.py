@@ -215,21 +215,25 @@ class Population(nn.Module):
         named = {str(place): rows for place, rows in enumerate(learned)}
         for name, row in communicator.broadcast(named, 0, "what was learned").items():
             named[name].copy_(row)
-        if self.learners:
-            self.head[:1] = self.heads.cut(self.actor)
+        self._take_learned_head()
 
     @torch.no_grad()
     def restore_learners(self, failed: Bool[Tensor, " all"], moments: Sequence[Tensor]) -> None:
         """Let agents that learn, and failed, go on from the champion, without momentum."""
-        first = 0 if self.heads is not None else self._rows.start  # every process has the shared learner
-        failed_here = failed[first : first + (1 if self.heads is not None else self.learners)].to(self.actor.device)
-        chosen = failed_here.nonzero()[:, 0]
+        shared = self.heads is not None  # every process has the learner
+        own = failed[:1] if shared else failed[self._rows.start :][: self.learners]
+        chosen = own.nonzero()[:, 0].to(self.actor.device)
+        if not len(chosen):
+            return
         for rows in (self.actor, self.actor_target):
             rows[chosen] = self.champion_actor
         for rows in (self.critic, self.critic_target):
             rows[chosen] = self.champion_critic
         for rows in moments:
             rows[chosen] = 0.0
+        self._take_learned_head()
+
+    def _take_learned_head(self) -> None:
         if self.heads is not None and self.learners:
             self.head[:1] = self.heads.cut(self.actor)
 
