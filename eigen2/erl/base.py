@@ -81,9 +81,6 @@ class PopulationModule(GenerationModule[RolloutDataModule]):
     def build(self, stage: str) -> None:
         """Build environments, population and replay buffer, each after a check that it fits into memory."""
         data, device = self.data, self.trainer.strategy.root_device
-        if self.learners < self.population_size and not data.windows_per_generation:
-            key = "model.representation shared" if self.shared else "model.learners set"
-            raise UserError(f"data.windows_per_generation is 0; with {key}, agents that only evolve need 1 or more")
         self.communicator = Communicator(self.population_size, self.trainer.global_rank, self.trainer.world_size)
         agents = self.communicator.rows
         self.memory.require(data.needed_bytes(len(agents)))

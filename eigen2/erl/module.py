@@ -46,8 +46,9 @@ class ERLModule(PopulationModule):
         noise_min: exploration noise does not fall below this (0 or more).
         random_warmup: play exploration windows with random actions, uniform in [-1, 1], until training starts.
         validate_every: generations from one validation to the next (1 or more); before the first there is no champion.
-        learners: number of agents that learn by gradients, the first ones; the others only evolve, without exploration,
-            and get a learner's actor by the operator Injection (1 to population_size; null: all learn and evolve).
+        learners: number of agents that learn by gradients, the first ones; the others only evolve, play no exploration
+            windows unless these are the fitness, and get a learner's actor by the operator Injection (1 to
+            population_size; null: all learn and evolve).
         representation: own: every agent has all its weights; shared: the first agent learns alone, and the others are
             heads on the trunk of its actor, which only evolve and get its head by the operator Injection.
         compile: compile optimizer steps on CPUs, which takes a minute or more at the start and makes long runs faster;

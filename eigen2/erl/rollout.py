@@ -51,12 +51,13 @@ class Rollout:
     def evaluate(self, state: GenerationState, seed: int, uniform: bool, after_step: Callable[[], None]) -> None:
         """Play the generation's windows with every agent: set its fitness in the state, fill the replay buffer.
 
-        Agents that do not learn play only fitness windows. With `uniform`, others act at random until training starts.
+        Agents that do not learn play only the windows that are their fitness. With `uniform`, exploration windows are
+        played at random until training starts.
         """
         population, data, env = self.population, self.data, self.data.eval_env
         fitness_windows, windows = data.windows_per_generation, env.windows - data.windows_per_generation
         options = data.training_options(state.generation, seed)
-        if population.learners < population.size:
+        if fitness_windows and population.learners < population.size:
             options["playing"] = torch.ones(env.agents, env.windows, dtype=torch.bool)
             options["playing"][population.learners :, fitness_windows:] = False
         uniform = uniform and not data.ready

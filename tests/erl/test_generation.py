@@ -149,9 +149,13 @@ def test_gradients_move_the_learners_alone_and_they_alone_explore() -> None:
             assert not after[f"{name}.{moment}"][2:].any()
 
 
-def test_agents_that_only_evolve_need_windows_of_their_own() -> None:
-    with pytest.raises(UserError, match=r"windows_per_generation is 0"):
-        fit(AIM, learners=1, data={"windows_per_generation": 0})
+def test_without_windows_of_fitness_all_agents_explore() -> None:
+    data = {"windows_per_generation": 0, "exploration_windows": 3}
+    module = fit(Probe(AIM.reward, steps=30), learners=1, noise=0.1, gradient_steps=0, data=data)
+    assert module.data.buffer.added == 4 * 3 * 30
+    played = torch.stack(module.data.eval_env.actions)
+    assert float(played.std(0).min()) > 0.05
+    assert module.state.fitness.isfinite().all()
 
 
 def test_warm_up_plays_evolves_and_validates_but_does_not_train() -> None:
