@@ -23,11 +23,21 @@ def over_seeds(values: np.ndarray, generator: np.random.Generator) -> Interval:
 
 def interquartile_over_seeds(values: np.ndarray, generator: np.random.Generator, draws: int = DRAWS) -> Interval:
     """Return the interquartile mean of all runs with such an interval: the mean without a quarter at either end."""
+    return _stratified(values, float(_middle_mean(*values)), _middle_mean, generator, draws)
 
-    def middle_mean(*tasks: np.ndarray, axis: int = -1) -> np.ndarray:
-        return np.asarray(stats.trim_mean(np.concatenate(tasks, axis=axis), 0.25, axis=axis))
 
-    return _stratified(values, float(middle_mean(*values)), middle_mean, generator, draws)
+def interquartile_ratio(values: np.ndarray, reference: np.ndarray, generator: np.random.Generator) -> Interval:
+    """Return the interquartile mean of all runs over that of other runs on the same tasks, with such an interval."""
+
+    def ratio(*tasks: np.ndarray, axis: int = -1) -> np.ndarray:
+        return _middle_mean(*tasks[: len(values)], axis=axis) / _middle_mean(*tasks[len(values) :], axis=axis)
+
+    both = np.concatenate([values, reference])
+    return _stratified(both, float(ratio(*both)), ratio, generator, DRAWS)
+
+
+def _middle_mean(*tasks: np.ndarray, axis: int = -1) -> np.ndarray:
+    return np.asarray(stats.trim_mean(np.concatenate(tasks, axis=axis), 0.25, axis=axis))
 
 
 def _stratified(

@@ -7,7 +7,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from benchmarks.harness import Figures, Row
-from benchmarks.learning.intervals import interquartile_over_seeds
+from benchmarks.learning.intervals import interquartile_over_seeds, interquartile_ratio
 from benchmarks.learning.mujoco import BENCHMARKS
 from benchmarks.pages import spread, table
 from eigen2.market.evaluation.intervals import Interval
@@ -52,8 +52,13 @@ def mujoco_table(figures: Figures) -> str:
     for env_id in next(iter(runs.values())):
         means = {arm: interquartile(last_returns(tasks[env_id])[None]) for arm, tasks in runs.items()}
         lines.append({"task": env_id, "found": {arm: shown(mean, ",.0f", seeds[arm]) for arm, mean in means.items()}})
-    scores = {arm: shown(interquartile(normalised(tasks)), ".2f", seeds[arm]) for arm, tasks in runs.items()}
-    lines.append({"task": "all, of published TD3 after a million steps", "found": scores})
+    scores = {arm: normalised(tasks)[:, : min(seeds.values())] for arm, tasks in runs.items()}
+    found = {arm: shown(interquartile(values), ".2f", seeds[arm]) for arm, values in scores.items()}
+    lines.append({"task": "all, of published TD3 after a million steps", "found": found})
+    first, *others = runs
+    ratios = {arm: interquartile_ratio(scores[arm], scores[first], np.random.default_rng(0)) for arm in others}
+    found = {first: "1", **{arm: shown(ratio, ".2f", seeds[arm]) for arm, ratio in ratios.items()}}
+    lines.append({"task": f"the same over that of {first}", "found": found})
     return f"{PICTURE.format('mujoco')}{table(columns, lines)}\n\n{amount_text(figures)}."
 
 

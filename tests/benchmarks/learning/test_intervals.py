@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from benchmarks.learning.intervals import interquartile_over_seeds, over_seeds
+from benchmarks.learning.intervals import interquartile_over_seeds, interquartile_ratio, over_seeds
 from eigen2.market.evaluation.intervals import Interval
 
 
@@ -34,3 +34,12 @@ def test_the_interquartile_mean_is_that_of_the_middle_runs_of_all_tasks() -> Non
     draws = np.concatenate([generator.choice(task, (40_000, 4)) for task in values], axis=1)
     middle = np.sort(draws, axis=1)[:, 2:6].mean(1)
     assert found[1:] == pytest.approx(np.percentile(middle, (2.5, 97.5)), abs=0.25)
+
+
+def test_the_ratio_of_interquartile_means_resamples_both_sides() -> None:
+    """Of one task with two seeds on either side, where the mean is that of both."""
+    found = interquartile_ratio(np.array([[2.0, 4.0]]), np.array([[1.0, 1.0]]), rng())
+    assert found == Interval(3.0, 2.0, 4.0)
+    reverse = interquartile_ratio(np.array([[6.0, 6.0]]), np.array([[2.0, 4.0]]), rng())
+    assert reverse == Interval(2.0, 1.5, 3.0)
+    assert interquartile_ratio(np.array([[3.0]]), np.array([[2.0]]), rng()) == Interval(1.5, 1.5, 1.5)

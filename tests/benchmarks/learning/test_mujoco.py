@@ -36,7 +36,7 @@ ARMS = {
 
 @pytest.mark.parametrize(
     ("arm", "untrained", "generation"),
-    [("TD3 alone", 10, 10), ("ERL", 0, 60), ("shared", 0, 60), ("all learn", 0, 100)],
+    [("TD3 alone", 10, 10), ("ERL", 0, 50), ("shared", 0, 50), ("all learn", 0, 50)],
 )
 def test_gradient_steps_match_environment_steps(
     arm: str, untrained: int, generation: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -64,14 +64,14 @@ def test_a_configuration_may_take_fewer_gradient_steps(tmp_path: Path) -> None:
     settings = {"steps": 115, "every": 50, "episodes": 1, "compile": False, "matmul_precision": "highest"}
     arms = {"ERL": (LEARNER, {**SMALL, "model.gradient_steps": 3})}
     row = mujoco.measure(arms, Task("ERL: Pendulum-v1", 3), settings, tmp_path)
-    assert row["gradient_steps"] == 2 * 3  # generations of 60 environment steps
+    assert row["gradient_steps"] == 3 * 3  # generations of 50 environment steps
 
 
 def test_matched_steps_train_like_as_many_steps_of_the_trainer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where a generation's environment steps are known, plain ERL takes the same gradient steps, bit for bit."""
-    arm = LEARNER, {**SMALL, "model.gradient_steps": 60, "model.validate_every": 1}
+    arm = LEARNER, {**SMALL, "model.gradient_steps": 50, "model.validate_every": 1}
     matched, data = make(arm, {})
-    matched.limit(steps=180, every=180)
+    matched.limit(steps=150, every=150)
     train(matched, data, 3, -1, tmp_path)
     monkeypatch.setattr(mujoco, "MatchedERL", ERLModule)
     monkeypatch.setattr(mujoco, "OneStepDataModule", ControlDataModule)
@@ -153,6 +153,7 @@ def test_means_of_known_rows_are_those_of_the_middle_runs() -> None:
     scores = np.concatenate([np.array(values) / mujoco_tables.PUBLISHED[task] for task, values in KNOWN.items()])
     expected = f"| all, of published TD3 after a million steps | {stats.trim_mean(scores, 0.25):.2f} ("
     assert lines[7].startswith(expected)
+    assert lines[8] == "| the same over that of TD3 alone | 1 |"
     assert lines[-1] == "After 1,000,000 environment steps, 5 seeds."
 
 
@@ -161,6 +162,14 @@ def test_a_single_seed_has_no_interval() -> None:
     lines = mujoco_tables.mujoco_table(figures).splitlines()
     assert lines[4].endswith("| 9,700 |")
     assert lines[7].endswith("| 0.62 |")  # the mean of 9,700 / 10,201, 3,200 / 3,472 and 0: a quarter is no run
+
+
+def test_arms_are_compared_with_the_first_over_all_tasks() -> None:
+    twice = {task: [2 * value for value in values] for task, values in KNOWN.items()}
+    arms = {"TD3 alone": KNOWN, "ERL": twice}
+    figures = {"runs": {f"{arm}: {task}": rows for arm, known in arms.items() for task, rows in runs(known).items()}}
+    lines = mujoco_tables.mujoco_table(figures).splitlines()
+    assert lines[8].startswith("| the same over that of TD3 alone | 1 | 2.00 (")
 
 
 def test_parity_needs_two_tasks_that_are_not_below_published_ones() -> None:
