@@ -6,6 +6,7 @@ from importlib import import_module
 from inspect import isclass
 from itertools import chain
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 import yaml
@@ -68,7 +69,7 @@ def _with_settings(args: Sequence[str], config: dict[str, Any] | None, file: Pat
                 code = next(_code(name, group[name], prefix == "model"))
                 raise UserError(
                     f"{key} of the checkpoint's fit is {code}, which is not eigen2's own, and loading it would run its "
-                    f"code; if you trust that, give --config {file.parent.parent / 'config.yaml'}"
+                    f"code; if you trust that, give --config {quote(str(file.parent.parent / 'config.yaml'))}"
                 )
             del group[name]
     data.pop("cache_dir", None)  # where it writes is not for a checkpoint to say

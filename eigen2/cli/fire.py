@@ -2,8 +2,9 @@
 
 import json
 import os
+import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,15 @@ from eigen2.fire.evaluation.terrain import fit_terrain
 from eigen2.fire.evaluation.validator import VARIABLE, Conditions, Estimate, Score, require_pyretechnics, validate
 from eigen2.fire.landscapes.fuels import NON_BURNABLE
 from eigen2.fire.landscapes.landscape import synthetic
-from eigen2.fire.landscapes.rasters import Region, RegionFiles, count_cells, read_on_grid, read_region, tiles
+from eigen2.fire.landscapes.rasters import (
+    READ_BYTES,
+    Region,
+    RegionFiles,
+    count_cells,
+    read_on_grid,
+    read_region,
+    tiles,
+)
 from eigen2.fire.networks import load_champion
 from eigen2.fire.pictures import write_map
 from eigen2.fire.simulation.baselines import PLACEMENTS
@@ -127,6 +136,16 @@ def _require_output(output: Path) -> None:
         raise UserError(f"--output is {str(output)!r}; name a file")
     if not output.parent.is_dir():
         raise UserError(f"--output is {str(output)!r}, but there is no folder {str(output.parent)!r}; create it")
+    if output.is_dir() or not os.access(output.parent, os.W_OK):
+        raise UserError(f"--output {str(output)!r} cannot be written; name a file in a folder that can")
+
+
+def _require_other(outputs: Sequence[Path], inputs: Sequence[str | None]) -> None:
+    """Refuse to write over a file that is read, whatever `--overwrite` says."""
+    read = {Path(file).resolve() for file in inputs if file is not None}
+    for output in outputs:
+        if output.resolve() in read:
+            raise UserError(f"--output would replace {str(output)!r}, which is read; name another file")
 
 
 def _terrain(options: Namespace) -> None:
@@ -136,15 +155,19 @@ def _terrain(options: Namespace) -> None:
     require_range("--duration", options.duration, above=0, most=1e6)
     _require_output(output)
     _require_new("output", options, output)
+    files = RegionFiles(**vars(options.landscape))
+    _require_other([output], [*files.given().values()])
     weather = Weather(options.wind_speed, options.wind_from)
-    region = read_region(RegionFiles(**vars(options.landscape)))
+    memory = PeakEstimate("cut a smaller region out: gdalwarp -te", torch.device("cpu"))
+    memory.require({"region": READ_BYTES * count_cells(files.elevation)})
+    region = read_region(files)
     fitted = fit_terrain(tiles(region, size, "train"), weather, options.duration)
     try:
         write(output, yaml.safe_dump(asdict(fitted.terrain), sort_keys=False))
     except OSError as error:
         raise UserError(f"--output {output} cannot be written ({error.strerror}); name another file") from error
     print(f"a fire burns {fitted.region:.1%} of a tile of the region, {fitted.synthetic:.1%} of a synthetic landscape")
-    print(f"fit on such landscapes: --data.terrain {output}")
+    print(f"fit on such landscapes: --data.terrain {shlex.quote(str(output))}")
 
 
 def _place(options: Namespace) -> None:
@@ -155,14 +178,16 @@ def _place(options: Namespace) -> None:
     if output in (picture, outlines):
         raise UserError(f"--output is {str(output)!r}; name a GeoTIFF, such as breaks.tif")
     _require_new("output", options, output, outlines, picture)
+    files = RegionFiles(**vars(options.landscape))
+    _require_other((output, outlines, picture), [*files.given().values(), options.cost, options.no_go, options.value])
     checkpoint = find_checkpoint(Path(options.trainer.default_root_dir), options.ckpt_path, or_start=False)
     if checkpoint is None:
         raise UserError("fire place needs a champion: --ckpt_path best, last or a checkpoint file")
     network, fit = load_champion(Path(checkpoint))
     plan = _plan(options, fit)
     memory = PeakEstimate("cut a smaller region out: gdalwarp -te", torch.device("cpu"))
-    memory.require(needed_bytes(count_cells(options.landscape.elevation), plan))
-    region = read_region(RegionFiles(**vars(options.landscape)))
+    memory.require(needed_bytes(count_cells(files.elevation), plan))
+    region = read_region(files)
     costs = None if options.cost is None else read_on_grid(options.cost, region)
     if costs is not None and (free := costs[costs <= 0]).size:
         raise UserError(
@@ -288,7 +313,8 @@ def _export(options: Namespace) -> None:
     except OSError as error:
         raise UserError(f"--out {out} cannot be written ({error.strerror}); name another folder") from error
     print(f"{len(breaks)} breaks of {name} on landscape {number} are in {out}; burn it by")
-    words = f"--input-instance-folder {out} --output-folder {out}/results --FirebreakCells {out}/breaks.csv"
+    folder, results, cells = (shlex.quote(str(path)) for path in (out, out / "results", out / "breaks.csv"))
+    words = f"--input-instance-folder {folder} --output-folder {results} --FirebreakCells {cells}"
     print(f"Cell2Fire --sim S {words} --scenario {SCENARIO} --max-fire-periods {round(conditions[number].duration)}")
 
 

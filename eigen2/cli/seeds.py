@@ -12,6 +12,8 @@ from eigen2.core.compatibility import saved_run
 from eigen2.core.export import ExportedChampion, combine, load, read_checkpoint
 from eigen2.errors import RunStopped, UserError
 from eigen2.files import Folder
+from eigen2.runtime.checkpoint import BEST, LAST
+from eigen2.runtime.checksums import DamagedFile, generation_of
 from eigen2.runtime.run_folder import generations_of
 from eigen2.runtime.signals import CODES, handling
 from eigen2.runtime.yaml_files import yaml_line
@@ -51,12 +53,19 @@ def train_seeds(checkpoint: Path, seeds: int) -> list[ExportedChampion]:
     own = int(config["seed_everything"])
     folders = [root / FOLDER / str(seed) for seed in range(own + 1, own + seeds)]
     for folder in folders:
-        best = folder / "checkpoints" / "best.ckpt"
-        if not best.is_file() or generations_of(str(best)) < generations:
+        if not _finished(folder / "checkpoints", generations):
             _train(folder, config, generations)
     champions = [load(each) for each in (checkpoint, *(folder / "checkpoints" / "best.ckpt" for folder in folders))]
     combine(champions)  # refuses those of other settings
     return champions[1:]
+
+
+def _finished(checkpoints: Path, generations: int) -> bool:
+    """Return whether a training has saved its last generation and a champion."""
+    try:
+        return (checkpoints / BEST).is_file() and generation_of(checkpoints / LAST) + 1 >= generations
+    except (DamagedFile, OSError):
+        return False
 
 
 def _train(folder: Path, config: Mapping[str, Any], generations: int) -> None:

@@ -1,10 +1,11 @@
 """`python -m eigen2.cli sweep`: search for better settings with many fits."""
 
 import json
+import shlex
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -58,9 +59,10 @@ def run(command: str, options: Namespace) -> None:
         from eigen2.sweep.study import Sweep
     except ImportError as error:
         raise UserError(f"sweep needs Optuna ({error}): pip install 'eigen2[sweep]'") from error
-    space = read_space(options.space)
+    space, config = read_space(options.space), read_mapping("--config", options.config)
+    _refuse_uploads(config, options.set)
     fixed = {
-        "--config": json.dumps(read_mapping("--config", options.config), sort_keys=True, default=str),
+        "--config": json.dumps(config, sort_keys=True, default=str),
         "--space": {key: distribution_to_json(distribution) for key, distribution in space.items()},
         "--set": options.set,
     }
@@ -105,6 +107,16 @@ def _check_settings(file: str, args: Sequence[str], samples: Sequence[dict[str, 
             raise UserError(f"--space {file}: {reason}" if any(key in reason for key in samples[0]) else reason)
 
 
+def _refuse_uploads(config: Mapping[str, Any], settings: Sequence[str]) -> None:
+    """Refuse a CheckpointUploader: the trials of two sweeps have the same names, so one would resume the other's."""
+    callbacks = (config.get("trainer") or {}).get("callbacks") or []
+    if any("CheckpointUploader" in str(callback) for callback in (*callbacks, *settings)):
+        raise UserError(
+            "the trials of a sweep would share checkpoints in the bucket of CheckpointUploader; take it out of "
+            "--config and --set"
+        )
+
+
 def _print_best(sweep: "Sweep") -> None:
     """Print the path of the table of trials, and the best trial with the command that tests it."""
     print(f"trials       {sweep.folder / 'trials.csv'}")
@@ -113,4 +125,4 @@ def _print_best(sweep: "Sweep") -> None:
         settings = ", ".join(f"{key} {trial.to_text(best.params[key])}" for key in sweep.space)
         print(f"best         trial {best.number}, validation fitness {best.value:g}: {settings}")
         checkpoint = sweep.folder / "trials" / str(best.number) / "checkpoints" / "best.ckpt"
-        print(f"next         python -m eigen2.cli test --ckpt_path {checkpoint}")
+        print(f"next         python -m eigen2.cli test --ckpt_path {shlex.quote(str(checkpoint))}")

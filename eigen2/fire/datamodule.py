@@ -22,7 +22,7 @@ from eigen2.files import Folder
 from eigen2.fire.evaluation import placements
 from eigen2.fire.evaluation.placements import FIRE_SETTINGS, LARGEST_GRID, Cells, PlacementFile, Spec
 from eigen2.fire.landscapes.landscape import SPLITS, Landscape, Split, Terrain, synthetic
-from eigen2.fire.landscapes.rasters import Region, RegionFiles, read_region, tiles
+from eigen2.fire.landscapes.rasters import READ_BYTES, Region, RegionFiles, count_cells, read_region, tiles
 from eigen2.fire.networks import QMap
 from eigen2.fire.simulation.baselines import PLACEMENTS, reduction
 from eigen2.fire.simulation.environment import FuelBreakEnv, relative_reward
@@ -207,7 +207,9 @@ class FuelBreakDataModule(DQNDataModule):
         fires = min(settings["ignitions"] or cells, cells)
         played, held_out = (self.counts[split] for split in _splits(stage))
         copies = 1 if settings["parallel_method"] == "sync" else 1 + self.num_parallel_envs  # of the scenes played
+        unread = 0 if self.region is None or self._region is not None else count_cells(self.region.elevation)
         return {
+            "region": unread * READ_BYTES,
             "landscapes": (played * copies + held_out) * cells * LANDSCAPE_BYTES,
             "fires": self.num_parallel_envs * fires * cells * FIRE_BYTES,
             "fires elsewhere": held_out * cells * cells * FIRE_BYTES,
@@ -356,14 +358,18 @@ class FuelBreakDataModule(DQNDataModule):
 
     def inference_spec(self) -> dict[str, Any]:
         """Return what decides which landscapes the fit has not used, and how much fires burned in it."""
-        used = {"landscape_seed": self._settings["landscape_seed"], "region": self.region is not None}
-        return {**used, "burned_cells": self._burned_in_fit}
+        used = {name: self._settings[name] for name in ("landscape_seed", "grid_size")}
+        return {**used, "region": self.region is not None, "burned_cells": self._burned_in_fit}
 
     def apply_inference_spec(self, spec: Mapping[str, Any]) -> None:
         """Refuse to play a champion on landscapes of another series; leave it only unseen tiles of a region."""
         if (saved := spec["landscape_seed"]) != self._settings["landscape_seed"]:
             remedy = "so that test landscapes may be those of its training; leave it out"
             raise UserError(f"data.landscape_seed is not the fit's, {saved}, {remedy}")
+        size = self._settings["grid_size"]
+        if self.region is not None and spec["region"] and (saved := spec.get("grid_size", size)) != size:
+            remedy = "so that test tiles may lie on those of its training; leave it out"
+            raise UserError(f"data.grid_size is not the fit's, {saved}, {remedy}")
         self._burned_in_fit = spec["burned_cells"]
         if self.region is not None and spec["region"] and not self._region_in_fit:
             self._region_in_fit = True
@@ -383,6 +389,10 @@ class FuelBreakDataModule(DQNDataModule):
             "fires": f"{values['ignitions'] or 'all'} per episode, {minutes} minutes, wind {wind}",
             "episode": f"{self.env.budget} breaks; {self.num_parallel_envs} episodes at a time",
         }
+
+    def memory_owners(self) -> dict[str, object]:
+        """Return the objects that hold memory, by owner name, for a memory profiler."""
+        return {**super().memory_owners(), "landscapes": (self._region, self.env.scenes, self._held_out)}
 
     def teardown(self, stage: str) -> None:
         """Close the environments."""

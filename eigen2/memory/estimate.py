@@ -1,6 +1,5 @@
 """Estimate the peak memory of a run before it is allocated."""
 
-import sys
 import weakref
 from pathlib import Path
 from typing import Any
@@ -11,11 +10,8 @@ from torch import Tensor
 
 from eigen2 import compat
 from eigen2.errors import UserError
-from eigen2.memory.limits import available_bytes
+from eigen2.memory.limits import available_bytes, resident
 from eigen2.memory.process import GB, MB, rss_bytes, trim_malloc
-
-if sys.platform != "win32":
-    import resource
 
 OVERHEAD_BYTES = 45_000_000  # added by every process after set-up: code pages, kernels and plotting on their first use
 FRAGMENTATION = 1.7  # resident bytes of the C heap per byte of temporary tensors; 1.3 to 1.8 measured (docs/memory.md)
@@ -46,7 +42,7 @@ def arithmetic(needed: dict[str, int]) -> str:
 
 def peak_rss_bytes() -> int:
     """Return the peak resident bytes of this process; the current ones where the system records no peak."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 if sys.platform == "linux" else rss_bytes()
+    return resident("self").get("VmHWM", rss_bytes())  # the peak of `getrusage` is the parent's, too
 
 
 class PeakEstimate:

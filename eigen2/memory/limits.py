@@ -13,7 +13,7 @@ from eigen2.errors import UserError
 _CGROUPS = Path("/proc/self/cgroup")
 _ROOT = Path("/sys/fs/cgroup")
 _NO_LIMIT = 1 << 60  # version 1 of control groups writes a number this large or larger for no limit
-_RESIDENT = re.compile(rb"(VmSize|VmRSS|Rss\w+):\s*(\d+) kB")
+_RESIDENT = re.compile(rb"(VmSize|VmRSS|VmHWM|Rss\w+):\s*(\d+) kB")
 
 
 @dataclass(frozen=True, slots=True)

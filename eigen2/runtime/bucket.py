@@ -64,6 +64,8 @@ def resolve(provider: str | None, bucket: str | None, prefix: str | None, root: 
     if not re.fullmatch(r"[a-z0-9][a-z0-9._-]{1,220}[a-z0-9]", place.bucket):
         raise UserError("CheckpointUploader needs a bucket: set its key bucket, or CLOUD_BUCKET, to a bare name")
     if not re.fullmatch(r"[\w.=-]+(/[\w.=-]+)*", place.prefix) or {".", ".."} & set(place.prefix.split("/")):
+        if prefix is None:
+            raise UserError(f"the name of the run's folder {root} cannot be a prefix: set CheckpointUploader.prefix")
         raise UserError("CheckpointUploader.prefix must be letters, digits, . _ = - and / between folders, or null")
     if place.provider == "gs" and (file := os.environ.get(_CREDENTIALS)) and not os.access(file, os.R_OK):
         raise UserError(f"{_CREDENTIALS} does not name a file that can be read; correct or unset it")

@@ -218,10 +218,11 @@ def earlier_checkpoints(folder: Path, before: float = math.inf) -> list[Path]:
     return [path for generation, path in sorted(named, reverse=True) if generation < before]
 
 
-def newest_intact(folder: Path, put_aside: bool = True) -> Path | None:
-    """Return the newest checkpoint whose checksums match; None if there are none; raises UserError if all are damaged.
+def newest_intact(folder: Path, put_aside: bool = False) -> Path | None:
+    """Return the newest checkpoint whose checksums match; None if there are none.
 
-    With `put_aside`, a damaged `last.ckpt` is renamed `damaged.ckpt`, so that it is not kept as an earlier one.
+    Raises UserError if all are damaged, or one cannot be read for another reason. With `put_aside`, a damaged
+    `last.ckpt` is renamed `damaged.ckpt`, so that it is not kept as an earlier one.
     """
     paths = [path for path in (folder / LAST, *earlier_checkpoints(folder)) if path.exists()]
     for path in paths:
@@ -231,6 +232,9 @@ def newest_intact(folder: Path, put_aside: bool = True) -> Path | None:
         except (DamagedFile, OSError) as error:
             if is_shortage(error):
                 raise
+            if not isinstance(error, (DamagedFile, FileNotFoundError)):
+                why = error.strerror or error
+                raise UserError(f"{path} cannot be read ({why}): try again, or give an earlier file there") from error
             log.warning("checkpoint %s is damaged (%s); using the one before", path, error)
             if path.name == LAST and put_aside:
                 with suppress(OSError):  # a folder that cannot be written has no later checkpoints either

@@ -2,6 +2,7 @@
 
 import logging
 import math
+import shlex
 import textwrap
 import time
 import warnings
@@ -139,7 +140,7 @@ class GenerationReport(ProgressBar):
                 "champion": textwrap.wrap(champion, 66),
                 **({} if verdict is None else {"selection": textwrap.wrap(verdict, 66)}),
                 "totals": [f"{took}, {trainer.datamodule.buffer.added:,} transitions, {trainer.global_step:,} steps"],
-                "next": [f"tensorboard --logdir {trainer.default_root_dir}"],
+                "next": [f"tensorboard --logdir {shlex.quote(str(trainer.default_root_dir))}"],
             }
         )
 

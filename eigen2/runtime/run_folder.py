@@ -43,7 +43,7 @@ def locked_folder(root: Path, name: str = ".lock", *, wait: bool = False) -> Ite
         yield
 
 
-def find_checkpoint(root: Path, path: str | None, *, or_start: bool, put_aside: bool = True) -> str | None:
+def find_checkpoint(root: Path, path: str | None, *, or_start: bool, put_aside: bool = False) -> str | None:
     """Return the path of checkpoint `best`, `last` or any other file; raises UserError if it does not exist.
 
     `last` is the newest intact one; with `or_start`, it is None for a run that has not started. `put_aside` renames a

@@ -72,6 +72,9 @@ class GracefulStop(Callback):
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         assert self._trainer is not None
+        if number == signal.SIGALRM and self._trainer.interrupted:  # the exception has arrived
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            return
         again, self._received = self._received is not None, self._received or signal.Signals(number)
         left_s = self._took_s - (time.monotonic() - self._began)
         generation = self._trainer.current_epoch

@@ -2,6 +2,7 @@
 
 import os
 import signal
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from gymnasium.vector import AsyncVectorEnv
 
 from eigen2.errors import UserError
 from eigen2.fire.datamodule import FuelBreakDataModule
+from eigen2.fire.landscapes.rasters import READ_BYTES, RegionFiles
 from eigen2.fire.simulation.environment import action_mask
 from eigen2.fire.simulation.spread import Weather, spread_rates
 from eigen2.runtime.stop import stops_at_once
@@ -26,6 +28,22 @@ def test_no_landscape_is_in_two_splits() -> None:
         assert mine.elevation.tobytes() == theirs.elevation.tobytes()  # whatever number is trained on
     other = FuelBreakDataModule(grid_size=8, landscape_seed=1).landscapes("train")
     assert not {each.elevation.tobytes() for each in other} & prints
+
+
+def test_a_region_is_in_the_estimate_and_tested_in_the_tiles_of_its_fit(tmp_path: Path) -> None:
+    pytest.importorskip("rasterio")
+    from tests.fire.landscapes.test_rasters import HILLS, write
+
+    files = RegionFiles(write(tmp_path / "e.tif", HILLS.elevation), write(tmp_path / "f.tif", HILLS.fuel))
+    data = FuelBreakDataModule(grid_size=8, region=files)
+    assert data.needed_bytes("fit")["region"] == 24 * 24 * READ_BYTES
+    data.settings()  # reads it
+    assert data.needed_bytes("fit")["region"] == 0
+    assert FuelBreakDataModule(grid_size=8).needed_bytes("fit")["region"] == 0
+    of_fit = {**data.inference_spec(), "burned_cells": [1.0]}
+    with pytest.raises(UserError, match=r"data\.grid_size is not the fit's, 8, so that test tiles may lie on those"):
+        FuelBreakDataModule(grid_size=9, region=files).apply_inference_spec(of_fit)
+    FuelBreakDataModule(grid_size=9).apply_inference_spec({**of_fit, "region": False})
 
 
 def test_each_landscape_has_a_fire_of_its_own_from_the_ranges() -> None:

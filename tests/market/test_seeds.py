@@ -57,6 +57,20 @@ def test_the_test_tells_of_both_and_is_not_trained_again(run: Path) -> None:
     assert json.loads((run / "test" / "summary.json").read_text())["trainings"] == summary["trainings"]
 
 
+def test_a_training_that_did_not_save_its_last_generation_goes_on(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copied, trained = tmp_path / "run", list[str]()
+    shutil.copytree(run, copied, symlinks=True)
+    monkeypatch.setattr(seeds, "_train", lambda folder, *_: trained.append(folder.name))
+    assert len(seeds.train_seeds(copied / "checkpoints" / "best.ckpt", 2)) == 1
+    assert trained == []
+    checkpoints = copied / "seeds" / "8" / "checkpoints"
+    shutil.copy(min(checkpoints.glob("generation-*.ckpt")), checkpoints / "last.ckpt")
+    seeds.train_seeds(copied / "checkpoints" / "best.ckpt", 2)
+    assert trained == ["8"]
+
+
 def test_the_ensemble_is_exported_and_predicts(run: Path, fitted: Fitted, tmp_path: Path) -> None:
     champion = ("--ckpt_path", run / "checkpoints" / "best.ckpt", "--ensemble", "true")
     done = eigen2("export", *champion, "--output", tmp_path / "export")

@@ -193,17 +193,18 @@ def test_settings_come_before_the_environment(environment: pytest.MonkeyPatch, t
         (("s3", f"https://key:{SECRET}@host/mine", None), "needs a bucket"),
         (("s3", "mine", f"a?token={SECRET}"), "CheckpointUploader.prefix must be letters"),
         (("s3", "mine", "../other"), "CheckpointUploader.prefix must be letters"),
+        (("s3", "mine", None, Path("my runs")), "name of the run's folder my runs cannot be a prefix: set Checkpoint"),
         (("gs", "mine", None), "GOOGLE_APPLICATION_CREDENTIALS does not name"),
         (("s3", "mine", None), r"needs s3fs for s3: pip install 'eigen2\[cloud\]'"),
     ],
 )
 def test_an_invalid_place_is_refused_without_repeating_its_value(
-    setting: tuple[str | None, ...], message: str, environment: pytest.MonkeyPatch, tmp_path: Path
+    setting: tuple[Any, ...], message: str, environment: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     environment.setenv("GOOGLE_APPLICATION_CREDENTIALS", f'{{"private_key": "{SECRET}"}}')
     environment.setitem(sys.modules, "s3fs", None)
     with pytest.raises(UserError, match=message) as refused:
-        resolve(*setting, tmp_path)
+        resolve(*setting[:3], *(setting[3:] or [tmp_path]))
     assert SECRET not in str(refused.value)
 
 

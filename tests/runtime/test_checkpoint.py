@@ -1,6 +1,7 @@
 """Checkpoints are whole files that hold no code."""
 
 import contextlib
+import errno
 import os
 import resource
 import signal
@@ -144,6 +145,9 @@ def test_the_newest_intact_checkpoint_is_found_and_damaged_ones_are_named(
     for path in (last, before):
         damage(path, "flipped")
     assert newest_intact(tmp_path) == oldest
+    assert last.exists(), "who only reads leaves it there"
+    caplog.clear()
+    assert newest_intact(tmp_path, put_aside=True) == oldest
     named = [record.getMessage().split(" is damaged")[0] for record in caplog.records]
     assert named == [f"checkpoint {last}", f"checkpoint {before}"]
     # the damaged file does not become an earlier checkpoint
@@ -152,6 +156,22 @@ def test_the_newest_intact_checkpoint_is_found_and_damaged_ones_are_named(
     damage(oldest, "empty")
     with pytest.raises(UserError, match=r"^all 2 checkpoints in .* are damaged; --ckpt_path best"):
         newest_intact(tmp_path)
+
+
+def test_a_checkpoint_that_cannot_be_read_now_is_not_taken_for_damaged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    last, *_ = checkpoints(tmp_path, 8, 9)
+
+    def fail(path: Path) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr("eigen2.runtime.checkpoint.verify_checkpoint", fail)
+    with pytest.raises(
+        UserError, match=r"last\.ckpt cannot be read \(Input/output error\): try again, or give an earlier"
+    ):
+        newest_intact(tmp_path, put_aside=True)
+    assert last.exists()
 
 
 def test_code_in_a_file_is_not_run(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.trainer.states import TrainerStatus
 
 from eigen2.runtime import signals, stop
 from eigen2.runtime.checksums import verify_checksum
@@ -119,3 +120,20 @@ def test_a_generation_that_takes_longer_than_the_grace_is_not_finished(monkeypat
     finally:
         callback.teardown(trainer, module, "fit")
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+def test_once_the_run_ends_the_alarm_leaves_its_end_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Callbacks that end before it, such as one that waits for uploads, are not interrupted."""
+    trainer = Trainer(accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False)
+    module, callback = LightningModule(), stop.GracefulStop(grace_seconds=0.01)
+    try:
+        callback.on_train_start(trainer, module)
+        callback.on_train_epoch_start(trainer, module)
+        with pytest.raises(stop.RunStopped):  # noqa: PT012 - the alarm comes whenever it does
+            os.kill(os.getpid(), signal.SIGTERM)
+            signal.pause()
+        trainer.state.status = TrainerStatus.INTERRUPTED
+        os.kill(os.getpid(), signal.SIGALRM)
+        assert signal.getitimer(signal.ITIMER_REAL) == (0, 0)
+    finally:
+        callback.teardown(trainer, module, "fit")

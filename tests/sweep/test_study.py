@@ -94,6 +94,7 @@ def test_invalid_options_are_refused_in_one_line(
         ("--set model.noise=1", "--set model.noise=1: model.noise is also in --space"),
         ("--set report=true", "--set: report is set by the sweep itself"),
         ("--set model.nothing=1", "error: unknown key model.nothing"),
+        ("--set trainer.callbacks+=CheckpointUploader", "would share checkpoints in the bucket of CheckpointUploader"),
         ("--config nope.yaml", "--config nope.yaml cannot be read"),
         ("--folder /proc/sweep", "cannot write to --folder /proc/sweep: "),
     ):

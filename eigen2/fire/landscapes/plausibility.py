@@ -30,7 +30,7 @@ def contradictions(layers: Layers, cell_size: float) -> Iterator[tuple[str, str]
     if "slope" in layers:
         yield from _slope_problems(layers, rise, cell_size)
     elif (mean := float(np.nanmean(rise)) if np.isfinite(rise).any() else 0.0) > STEEPEST:
-        remedy = "convert it to metres, or, if the ground is that steep, give data.region.slope"
+        remedy = "convert it to metres, or, if the ground is that steep, give the slope layer too"
         yield "elevation", f"has a mean slope of {mean:.2f}, as heights in feet would; {remedy}"
     if "aspect" in layers:
         yield from _aspect_problems(layers["aspect"], facing, rise)

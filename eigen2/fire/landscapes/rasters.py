@@ -19,7 +19,8 @@ from eigen2.fire.landscapes.fuels import BARE, NON_BURNABLE, require_known
 from eigen2.fire.landscapes.landscape import RANGES, Landscape, Split, slopes
 from eigen2.fire.landscapes.plausibility import contradictions
 
-LARGEST = 25_000_000  # most cells of a region: reading it takes about 150 bytes per cell
+LARGEST = 25_000_000  # most cells of a region
+READ_BYTES = 150  # of a cell while a region is read
 CANOPY = {"canopy_cover": (100, 1), "canopy_height": (10, 120), "canopy_base_height": (10, 120)}
 CANOPY["canopy_bulk_density"] = 100, 2
 """For each canopy layer: LANDFIRE's units (percent, m x 10, m x 10, kg/m3 x 100) per unit of ours, and the largest
@@ -32,7 +33,8 @@ LIMITS: dict[str, tuple[float, float, str]] = {
 }
 """Least and largest value in the file of each layer but fuel, and its unit."""
 PROJECT = "project it: gdalwarp -t_srs EPSG:NUMBER, with the number of the region's UTM zone"
-MISSING = "if that marks missing data, declare it: gdal_edit.py -a_nodata"
+DECLARE = "gdal_edit.py -a_nodata"
+MISSING = f"if that marks missing data, declare it: {DECLARE}"
 SPLIT_OF_BLOCK = ("train", "validation", "test", "train", "train")
 """Split of the tiles of a block, by `(2 * block row + block column) % 5`."""
 BLOCK = 4  # tiles along the edge of a block
@@ -118,6 +120,11 @@ def read_region(files: RegionFiles) -> Region:
     layers = {name: given[name] / CANOPY.get(name, (1, 1))[0] for name in given.keys() - {"slope", "aspect"}}
     layers |= {name: np.zeros(first.values.shape) for name in CANOPY.keys() - layers.keys()}
     layers["slope"], layers["aspect"] = slopes(first.values, cell_size)
+    if (steepest := np.nanmax(layers["slope"], initial=0)) > (most := RANGES["slope"][1]):
+        raise UserError(
+            f"{files.elevation} rises by {steepest:.0f} m a metre between neighbouring cells, more than {most}; if one "
+            f"of them marks missing data, declare it: {DECLARE}, else resample to larger cells"
+        )
     missing: NDArray[np.bool_] = np.logical_or.reduce([np.isnan(values) for values in layers.values()])
     if missing.all():
         raise UserError(f"no cell has data in all of {', '.join(files.given().values())}; give files of one region")
@@ -200,8 +207,9 @@ def _read(path: str) -> Raster:
     """Read a raster; raise UserError if its grid does not suit a landscape."""
     with _opened(path) as source:
         values = source.read(1, masked=True)
-        transform, crs = source.transform, source.crs or None
-    filled: NDArray[np.float64] = values.astype(np.float64).filled(np.nan)
+        transform, crs = source.transform, _horizontal(source.crs)
+        scale, offset = source.scales[0], source.offsets[0]
+    filled: NDArray[np.float64] = values.astype(np.float64).filled(np.nan) * scale + offset
     if transform.e > 0:  # the first row is the southern one
         filled = filled[::-1].copy()
         north = transform.f + transform.e * len(filled)
@@ -209,13 +217,26 @@ def _read(path: str) -> Raster:
     return Raster(filled, transform, crs)
 
 
+def _horizontal(crs: Any) -> Any:
+    """Return the projection of a coordinate system that may also say what heights are above; None if there is none."""
+    if not crs:
+        return None
+    described = crs.to_dict(projjson=True)
+    compound = described.get("type") == "CompoundCRS"
+    return type(crs).from_user_input(described["components"][0]) if compound else crs
+
+
 def _grid_problems(source: Any) -> Iterator[str]:
     """Yield what keeps an open raster's grid from being a landscape's, with the remedy."""
-    at, crs, shape = source.transform, source.crs or None, source.shape
+    at, crs, shape = source.transform, _horizontal(source.crs), source.shape
     if source.count != 1:
         yield f"has {source.count} bands; give a file of one: gdal_translate -b NUMBER IN.tif OUT.tif"
     if shape[0] * shape[1] > LARGEST:
         yield f"has {shape[0]} x {shape[1]} cells, above {LARGEST:,}; cut a region out: gdalwarp -te"
+    if at.is_identity:
+        yield "has no place on the ground; give it one: gdal_translate -a_ullr LEFT TOP RIGHT BOTTOM -a_srs EPSG:NUMBER"
+    if crs is not None and not (crs.is_geographic or crs.is_projected):
+        yield f"is in {crs}, which is no map projection; {PROJECT}"
     if crs is not None and (crs.is_geographic or crs.to_epsg() == 3857):
         yield f"is in {crs}, whose units are not metres on the ground; {PROJECT}"
     if at.b or at.d or abs(abs(at.e) - at.a) > 1e-3 * at.a:

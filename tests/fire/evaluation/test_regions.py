@@ -290,6 +290,17 @@ def test_a_region_that_memory_cannot_hold_is_refused_before_it_is_read(
     assert not output.exists()
 
 
+def test_an_output_that_cannot_be_written_or_is_read_is_refused_at_once(
+    whole: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = [f"--landscape.{name}={path}" for name, path in rasters(tmp_path).items()]
+    monkeypatch.setattr("eigen2.cli.fire.read_region", lambda files: pytest.fail("it is read"))
+    height = next(word.split("=")[1] for word in files if "elevation" in word)
+    for output, said in ((tmp_path, "cannot be written; name a file"), (height, "which is read; name another file")):
+        for command in (["place", f"--trainer.default_root_dir={whole}"], ["terrain"]):
+            assert said in ended(capsys, 2, ["fire", *command, f"--output={output}", "--overwrite", *files])
+
+
 def test_the_command_writes_breaks_for_a_gis(
     whole: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

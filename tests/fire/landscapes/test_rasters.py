@@ -25,6 +25,8 @@ rasterio = pytest.importorskip("rasterio")
 UTM = "EPSG:32611"
 SCALES = {"canopy_cover": 100, "canopy_height": 10, "canopy_base_height": 10, "canopy_bulk_density": 100}
 HILLS = synthesize(24, np.random.default_rng(5))
+CLIFF = HILLS.elevation.copy()
+CLIFF[10, 6] += 2 * 30 * 40
 
 
 def write(
@@ -41,6 +43,8 @@ def write(
     given = {"dtype": bands.dtype, "crs": crs, "transform": transform, "nodata": nodata, **shape}
     with rasterio.open(path, "w", driver=driver, **given) as file:
         file.write(bands)
+        if "scale" in options:
+            file.scales, file.offsets = (options.pop("scale"),), (options.pop("offset"),)
     return str(path)
 
 
@@ -90,6 +94,16 @@ def test_feet_of_the_projection_become_metres(tmp_path: Path) -> None:
     assert read_region(RegionFiles(**files)).landscape.cell_size == pytest.approx(30, rel=1e-6)
 
 
+def test_a_band_may_have_a_scale_and_heights_a_datum(tmp_path: Path) -> None:
+    fuel, decimetres = write(tmp_path / "f.tif", HILLS.fuel), 10 * (HILLS.elevation - 100)
+    scaled = write(tmp_path / "d.tif", decimetres, scale=0.1, offset=100.0)
+    above_sea = write(tmp_path / "h.tif", HILLS.elevation, crs=f"{UTM}+5773")
+    for heights in (scaled, above_sea):
+        region = read_region(RegionFiles(heights, fuel))
+        np.testing.assert_allclose(region.landscape.elevation, HILLS.elevation, atol=1e-3)
+        assert region.crs == rasterio.crs.CRS.from_user_input(UTM)
+
+
 def test_cells_without_data_do_not_burn(tmp_path: Path) -> None:
     files = whole(tmp_path)
     cover = np.rint(HILLS.canopy_cover * 100)
@@ -119,6 +133,13 @@ def test_cells_without_data_do_not_burn(tmp_path: Path) -> None:
         ("fuel", np.stack([HILLS.fuel] * 3), {}, "3 bands.*gdal_translate -b"),
         ("fuel", HILLS.fuel, {"cell": 0.0003, "crs": "EPSG:4326"}, "EPSG:4326, whose units are not metres.*UTM"),
         ("fuel", HILLS.fuel, {"cell": 0.0003, "crs": None}, "looks like degrees.*UTM"),
+        ("fuel", HILLS.fuel, {"crs": "EPSG:4978"}, "EPSG:4978, which is no map projection.*UTM"),
+        (
+            "fuel",
+            HILLS.fuel,
+            {"transform": rasterio.Affine.identity()},
+            "no place on the ground.*gdal_translate -a_ullr",
+        ),
         ("fuel", HILLS.fuel, {"crs": "EPSG:3857"}, "EPSG:3857, whose units are not metres.*UTM"),
         ("fuel", np.full((24, 24), 5), {}, "fuel model 5.*Anderson's 13.*FBFM40"),
         ("fuel", np.full((24, 24), 150), {}, "fuel model 150.*FBFM40"),
@@ -127,6 +148,7 @@ def test_cells_without_data_do_not_burn(tmp_path: Path) -> None:
         ("fuel", np.full((24, 24), 32767), {}, "32767.*missing data.*gdal_edit.py -a_nodata"),
         ("elevation", np.full((24, 24), 12_000), {}, "12000.*feet"),
         ("elevation", np.full((24, 24), np.inf), {}, "inf.*nodata"),
+        ("elevation", CLIFF, {}, "rises by 40 m a metre.*more than 20.*gdal_edit.py -a_nodata, else resample"),
         ("canopy_cover", np.full((24, 24), 140), {}, "140.*0 to 100"),
         ("canopy_cover", HILLS.canopy_cover, {}, "whole numbers"),
         ("canopy_height", np.full((24, 24), 4000), {}, "4000.*0 to 1200"),
