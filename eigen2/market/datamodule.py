@@ -356,13 +356,14 @@ class MarketDataModule(RolloutDataModule):
 
     def apply_inference_spec(self, spec: Mapping[str, Any]) -> None:
         """Compute features and averages again with the statistics of the fit's training days."""
-        if all(spec.get(name) == value for name, value in self.encoder.state_dict().items()):
+        own = {**self.encoder.state_dict(), "context_days": self.context_days, "encoding": self.encoding}
+        if all(spec.get(name) == value for name, value in own.items()):
             return
-        self._spec = spec
+        self._spec, self.context_days, self.encoding = spec, spec["context_days"], spec["encoding"]
         self._load(FeatureScale.from_dict(spec["scale"]))
         check_known("data.benchmark", [*filter(None, [self.benchmark])], self.panel.tickers, "the fit's prices do")
         self.investable_columns = [self.panel.tickers.index(name) for name in spec["investable"]]
-        self._traded_value = np.array(spec["traded_value"])
+        self._traded_value, self.indicators = np.array(spec["traded_value"]), list(self.panel.indicators)
         self.build(self.eval_env.agents, self.eval_env.device)
 
     def test(self, policies: TrainedPolicies) -> TestResult:
@@ -372,6 +373,9 @@ class MarketDataModule(RolloutDataModule):
         def native(agent: AgentPolicy) -> Policy:
             return hide_window_end(lambda seen: env.native_action(agent(seen).to(env.device)).cpu(), self.window_days)
 
+        if len(holdout) < 2:
+            later = "raise data.holdout_days" if self.holdout_from is None else "give an earlier data.holdout_from"
+            raise UserError(f"the holdout has {len(holdout)} days; a test needs at least 2: {later}, or later prices")
         prices, days = self.panel.prices[:, self.investable_columns], range(holdout.start - 1, holdout.stop)
         name, tickers = self.benchmark, self.panel.tickers
         benchmark = None if name is None else (name, self.panel.prices[:, [tickers.index(name)], :MEMBER])

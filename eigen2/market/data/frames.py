@@ -71,13 +71,7 @@ def _long(frame: pd.DataFrame) -> pd.DataFrame:
     if len(levels) > 2:
         raise UserError(f"{WHERE} has columns of {len(levels)} levels: give two, prices and tickers, or one")
     if len(levels) == 2:
-        if not any("close" in names for names in levels):
-            raise UserError(
-                f"{WHERE} has columns of two levels, but none has a close: name the prices as yfinance does"
-            )
-        rows = frame.stack([1 if "close" in levels[0] else 0], future_stack=True)
-        assert isinstance(rows, pd.DataFrame)  # a level is left
-        return rows.dropna(how="all").rename_axis(["date", "ticker"]).rename_axis(columns=None).reset_index()
+        return _of_two_levels(frame, levels)
     if not isinstance(frame.index, pd.MultiIndex | pd.RangeIndex) and "date" not in levels[0]:
         text = pd.api.types.infer_dtype(frame.index) in ("string", "date")
         index = frame.index
@@ -95,6 +89,23 @@ def _long(frame: pd.DataFrame) -> pd.DataFrame:
     if doubled := [name for name in named if fold(str(name)) in levels[0]]:  # of `set_index(..., drop=False)`
         frame, named = frame.reset_index(doubled, drop=True), [name for name in named if name not in doubled]
     return frame.reset_index(named) if named else frame
+
+
+def _of_two_levels(frame: pd.DataFrame, levels: Sequence[set[str]]) -> pd.DataFrame:
+    """Return the rows of a table with columns of two levels, prices and tickers, in either order."""
+    if not any("close" in names for names in levels):
+        raise UserError(f"{WHERE} has columns of two levels, but none has a close: name the prices as yfinance does")
+    if frame.index.nlevels > 1:
+        raise UserError(f"{WHERE} has rows and columns of two levels: give dates alone as index")
+    reset = [name for name in frame.columns if fold(str(name[0])) in ("date", "datetime") and not str(name[1])]
+    if reset and not isinstance(frame.index, pd.DatetimeIndex):
+        frame = frame.set_index(reset[0])  # it was reset
+    if frame.columns.has_duplicates:
+        twice = " ".join(map(str, frame.columns[frame.columns.duplicated()][0]))
+        raise UserError(f"{WHERE} has more than one column {quoted(twice)}: keep one of each")
+    rows = frame.stack([1 if "close" in levels[0] else 0], future_stack=True)
+    assert isinstance(rows, pd.DataFrame)  # a level is left
+    return rows.dropna(how="all").rename_axis(["date", "ticker"]).rename_axis(columns=None).reset_index()
 
 
 def _date_format(values: pd.Series) -> DateFormat:

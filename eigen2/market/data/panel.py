@@ -27,6 +27,7 @@ __all__ = ["FEATURES", "FeatureScale", "MarketPanel", "Splits", "build_panel", "
 log = logging.getLogger(__name__)
 
 MIN_OWN_VALUES = 60
+LONG_DAYS = 126  # from which a ticker has closes enough for its features to be known on most of them
 STD_FLOOR = 1e-6
 CLIP = 10.0
 BLOCK_COLUMNS = 32
@@ -229,7 +230,25 @@ def build_panel(
         log.warning("%s", line)
     prices, covered = _with_members(prices, membership, tickers, rows.dates)
     valid = _normalise(normalised, scale)  # in place
+    if torn := _torn(tickers, prices, valid):
+        log.warning(
+            "slow features of %d of %d tickers, such as MACD, have no value on most of their days (%s): days without a "
+            "row interrupt them, as weekends beside tickers that trade daily, or holidays of another market; train on "
+            "the tickers of one market",
+            *(len(torn), len(tickers), some(torn)),
+        )
     return MarketPanel(rows.dates, scale, normalised, valid, prices, traded_value, splits, covered)
+
+
+def _torn(
+    tickers: Sequence[str],
+    prices: Float32[np.ndarray, "days columns prices"],
+    valid: Bool[np.ndarray, "days columns features"],
+) -> list[str]:
+    """Return the tickers with prices of half a year or more whose MACD is unknown on most days that have one."""
+    closes, known = np.isfinite(prices[..., 3]).sum(0), valid[..., FEATURES.index("macd")].sum(0)
+    columns = zip(tickers, closes, known, strict=False)  # indicators follow the tickers
+    return [ticker for ticker, days, defined in columns if days >= LONG_DAYS and 2 * defined < days]
 
 
 def _select(

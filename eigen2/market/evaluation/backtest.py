@@ -148,8 +148,8 @@ class Backtest:
         warning = f"{leak.text[0].upper()}{leak.text[1:]}. " if leak and leak.decision else ""
         return (
             f"{warning}Net of costs the champion earned {champion} in {len(self.dates) - 1} days, equal parts of all "
-            f"columns (1/N) {equal}: {abs(mean):.1f} points a year {'more' if mean >= 0 else 'less'}, with a 95 % "
-            f"interval from {low:.1f} to {high:.1f}{self._trainings()}. {self._ranking()} "
+            f"columns (1/N) {equal}: {mean:+.1f} points a year beyond it, with a 95 % interval from {low:+.1f} to "
+            f"{high:+.1f}{self._trainings()}. {self._ranking()} "
             f"By luck, its decisions at random earn as much with p = {self.luck['p_value']:.3f}; the "
             f"probability that it has more skill than the luckiest of {self.tried:,} agents is {skill}."
         )
@@ -160,8 +160,8 @@ class Backtest:
             return ""
         mean, low, high = (100 * value for value in over_trainings(self.trainings))
         return (
-            f" over days, and {len(self.trainings)} trainings with different seeds {abs(mean):.1f} "
-            f"{'more' if mean >= 0 else 'less'} on average, from {low:.1f} to {high:.1f}"
+            f" over days, and {len(self.trainings)} trainings with different seeds {mean:+.1f} on average, from "
+            f"{low:+.1f} to {high:+.1f}"
         )
 
     def _ranking(self) -> str:
@@ -321,16 +321,27 @@ def backtest(
 
     The agents are the population of the checkpoint, `others` the champions of trainings with other seeds, of which
     and the champion there may be an `ensemble`. What was found of a `leak` makes the backtest check too what becomes of
-    it at other costs and a day later. Raises UserError for fewer than two days after the first.
+    it at other costs and a day later. Raises ValueError for fewer than two days after the first, and UserError where
+    there is nothing to buy and hold.
     """
     prices, rules, account, days = market.prices, market.rules, market.account, market.days
     if len(days) < 3:
-        raise UserError(f"data.holdout_days is {len(days) - 1}; a test needs at least 2 days that fit has not seen")
+        raise ValueError(f"{len(days) - 1} days to trade after the first; give 2 or more")
     contenders = _contenders(market, champion, ensemble)
 
     def play(contender: Contender, accounts: int = 1) -> Simulation:
         policy, own_rules, own_account = contender
         return simulate(prices, own_rules, own_account, days, policy, accounts, market.capacity)
+
+    def hold(what: str, bought: Prices, capacity: Capacity = None) -> Simulation:
+        try:
+            return buy_and_hold(bought, rules, account, days, capacity)
+        except UserError as error:
+            start = str(market.dates[days.start + 1])[:10]
+            raise UserError(
+                f"{what} lacks the prices to be bought on {start}, the first day of the test: add them, or begin the "
+                "test on another day by data.holdout_from"
+            ) from error
 
     simulated = {name: play(contender) for name, contender in contenders.items()}
     random = random_baseline(prices, rules, simulated["champion"].orders, days, policies, rng)
@@ -338,8 +349,8 @@ def backtest(
     simulations = {
         "champion": simulated.pop("champion"),
         **({} if ensemble is None else {ENSEMBLE: simulated.pop(ENSEMBLE)}),
-        BUY_AND_HOLD: buy_and_hold(prices, rules, account, days, market.capacity),
-        **({} if benchmark is None else {BENCHMARK: buy_and_hold(benchmark, rules, account, days)}),
+        BUY_AND_HOLD: hold("every investable ticker", prices, market.capacity),
+        **({} if benchmark is None else {BENCHMARK: hold(f"data.benchmark {ticker}", benchmark)}),
         **simulated,
         "random": play(Contender(random, rules, account), policies),
     }

@@ -71,7 +71,7 @@ class Robustness:
     """What becomes of the test with other costs and a day later, and whether the champion sees the future."""
 
     costs: dict[str, dict[str, float]]
-    """Annual return of each policy by commission per side in basis points, without slippage."""
+    """Annual return of each policy by commission per side in basis points, without slippage or least commission."""
     lagged: dict[str, float]
     """Annual return of each policy that decides by the prices of the day before, at the costs of the rules."""
     leak: Leak
@@ -89,7 +89,8 @@ def robustness(contenders: Mapping[str, Contender], play: Callable[[Contender], 
         return float(annualised_return(play(contender).equity[0]))
 
     def at_cost(contender: Contender, cost_bps: float) -> Contender:
-        return contender._replace(rules=replace(contender.rules, cost_bps=cost_bps, slippage_bps=0.0))
+        rules = replace(contender.rules, cost_bps=cost_bps, slippage_bps=0.0)
+        return contender._replace(rules=rules, account=replace(contender.account, min_commission=0.0))
 
     costs = {
         name: {f"{cost:g}": annual(at_cost(contender, cost)) for cost in COSTS_BPS}

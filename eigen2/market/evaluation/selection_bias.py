@@ -56,6 +56,9 @@ def deflated_sharpe_ratio(
     return probabilistic_sharpe_ratio(float(mean / deviation), threshold, len(returns), skewness, kurtosis)
 
 
+CONSTANT = 1e-9  # deviation of daily returns that only rounding makes; such a strategy has a Sharpe ratio of 0
+
+
 def overfitting_probability(returns: Float[np.ndarray, "days strategies"], blocks: int = 16) -> float:
     """Return how often the strategy best in one half of the days is at or below the median in the other half.
 
@@ -77,8 +80,8 @@ def overfitting_probability(returns: Float[np.ndarray, "days strategies"], block
 
     def sharpe(weights: np.ndarray) -> np.ndarray:
         mean = weights @ sums / counted
-        variance = weights @ squares / counted - mean**2
-        ratio: np.ndarray = mean / np.sqrt(np.maximum(variance, 1e-300))
+        deviation = np.sqrt(np.maximum(weights @ squares / counted - mean**2, 0))
+        ratio: np.ndarray = np.where(deviation > CONSTANT, mean / np.maximum(deviation, CONSTANT), 0.0)
         return ratio
 
     best, outside = sharpe(chosen).argmax(1), sharpe(1 - chosen)

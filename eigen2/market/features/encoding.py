@@ -112,7 +112,7 @@ class MarketEncoder(ABC):
         levels = torch.iinfo(coefficient.dtype).max  # signed where short sales are allowed
         gain = (observation["gain"].float() / 0.1).clamp(-CLIP, CLIP)
         return [
-            *(orderable, held_days > 0, held_days.float() / terms.rules.max_holding_days, gain),
+            *(orderable, held_days > 0, (held_days.float() / terms.rules.max_holding_days).clamp(max=CLIP), gain),
             *(observation["target"].float() / LEVELS, coefficient.float() / levels),
             observation["cash"].float().clamp(-CLIP, CLIP)[..., None],
             (observation["room"].float() / terms.account.max_leverage)[..., None],

@@ -42,9 +42,9 @@ def buy_and_hold(
     next_open = rules.execution == "next_open"
     span = prices[days.start : days.stop].astype(np.float64)
     entry = span[1, :, OPEN] if next_open else span[0, :, CLOSE]
-    bought = np.flatnonzero((entry > 0) & members(prices)[days.start])
+    bought = np.flatnonzero((entry > 0) & (span[0, :, CLOSE] > 0) & members(prices)[days.start])
     if not bought.size:
-        raise UserError(f"no column can be bought on day {days.start + next_open}: nothing to buy and hold")
+        raise UserError("nothing can be bought and held from the first day on: begin on another day")
     table = market_table(prices[:, bought], rules.delisting_return)
     entry, close = entry[bought], table[days.start : days.stop, LAST_CLOSE].astype(np.float64)
     close[-1] = final_closes(table, np.full(len(bought), days.stop - 1), np.arange(len(bought)))

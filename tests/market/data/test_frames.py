@@ -42,6 +42,7 @@ ZONED = LONG.pivot(index="date", columns="ticker", values="close").rename(
         (LONG.assign(date=LONG["date"].dt.tz_localize("America/New_York") + pd.Timedelta(hours=16)), LONG),
         (yfinance(), LONG),
         (yfinance(1), LONG),
+        (yfinance().reset_index(), LONG),
         (yfinance()[["Close"]], CLOSES),
         (LONG.pivot(index="date", columns="ticker", values="close"), CLOSES),
         (LONG.pivot(index="date", columns="ticker", values="close").rename(index="{:%Y-%m-%d}".format), CLOSES),
@@ -113,6 +114,8 @@ def test_features_come_along() -> None:
         (LONG.assign(close=np.inf), "infinite values in column close"),
         (yfinance()[["Open", "High"]], "columns of two levels, but none has a close"),
         (pd.concat({"a": yfinance()}, axis=1), "columns of 3 levels"),
+        (pd.concat([yfinance(), yfinance()], axis=1), "more than one column '.*': keep one of each"),
+        (yfinance().set_index(pd.MultiIndex.from_product([["x"], yfinance().index])), "rows and columns of two levels"),
     ],
 )
 def test_frames_that_cannot_be_read(frame: pd.DataFrame, words: str) -> None:

@@ -194,6 +194,21 @@ def test_building_needs_less_than_three_times_the_features():
     assert peak < 3 * panel.features.nbytes
 
 
+def test_tickers_of_two_calendars_are_named(caplog):
+    """Stocks beside one that trades at weekends: every weekend ends the stretch from which a MACD is known."""
+    build_panel(PRICES, **SIZES)
+    assert "slow features" not in caplog.text
+    week = pd.date_range("2020-01-01", periods=280)
+    closes = 100 * np.exp(np.random.default_rng(0).normal(0, 0.01, (280, 2)).cumsum(0))
+    daily, weekdays = (pd.DataFrame({"date": week, "close": each}) for each in closes.T)
+    weekdays = weekdays[weekdays["date"].dt.weekday < 5]
+    table = pd.concat([daily.assign(ticker="BTC"), weekdays.assign(ticker="IBM")])
+    for name in ("open", "high", "low"):
+        table[name] = table["close"]
+    build_panel(table.assign(volume=1e6), **SIZES)
+    assert "features of 1 of 2 tickers, such as MACD, have no value on most of their days ('IBM')" in caplog.text
+
+
 def test_unusable_rows_are_days_without_trading(caplog):
     prices = PRICES.copy()
     prices.loc[100, ["open", "close"]], prices.loc[300, ["open", "close"]] = [0.0, -1.0], np.nan

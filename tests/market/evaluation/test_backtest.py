@@ -161,7 +161,7 @@ def test_the_verdict_in_words() -> None:
     growth = [found.simulations[name].returns.mean() for name in ("champion", "1/N")]
     assert found.excess.mean == pytest.approx(252 * (growth[0] - growth[1]))
     assert found.excess.low < found.excess.mean < found.excess.high
-    assert f"{100 * found.excess.mean:.1f} points a year more, with a 95 % interval" in found.verdict
+    assert f"{100 * found.excess.mean:+.1f} points a year beyond it, with a 95 % interval" in found.verdict
     assert "earn as much with p = 0.100" in found.verdict
     assert found.verdict in " ".join(found.text().split())
     ridge = found.information["ridge"]
@@ -171,7 +171,7 @@ def test_the_verdict_in_words() -> None:
         other = replace(found, information={"champion": champion, "ridge": ridge})
         assert f"It ranks the columns {words} a ridge regression: Rank IC {champion[5].mean:.3f}" in other.verdict
     worse = replace(found, excess=Interval(-0.02, -0.05, 0.01), information={"champion": ridge})
-    assert "2.0 points a year less, with a 95 % interval from -5.0 to 1.0" in worse.verdict
+    assert "-2.0 points a year beyond it, with a 95 % interval from -5.0 to +1.0" in worse.verdict
     assert "was not compared" in worse.verdict
     same = replace(found, information={"champion": ridge, "ridge": ridge})
     assert "ranks the columns no better and no worse than a ridge regression" in same.verdict
@@ -189,8 +189,7 @@ def test_trainings_with_other_seeds_and_their_ensemble() -> None:
     np.testing.assert_array_equal(found.simulations["ensemble"].equity, alone.champion.equity)
     np.testing.assert_array_equal(found.information["ensemble"][5].daily, alone.information["champion"][5].daily)
     mean, low, high = (100 * value for value in over_trainings(found.trainings))
-    more = "more" if mean >= 0 else "less"
-    average = f"{abs(mean):.1f} {more} on average, from {low:.1f} to {high:.1f}."
+    average = f"{mean:+.1f} on average, from {low:+.1f} to {high:+.1f}."
     assert f"over days, and 3 trainings with different seeds {average}" in found.verdict
     text = " ".join(found.text().split())
     assert f"by seed: {', '.join(f'{100 * each:+.1f}' for each in found.trainings)}; their ensemble" in text
@@ -223,8 +222,23 @@ def test_baselines_without_their_library_are_said(
 
 def test_one_day_is_no_test() -> None:
     few = Market(PRICES, RULES, MARKET.account, range(198, 200), DATES)
-    with pytest.raises(UserError, match=r"data.holdout_days is 1; a test needs at least 2 days"):
+    with pytest.raises(ValueError, match="1 days to trade after the first; give 2 or more"):
         backtest(few, at_random(0), [at_random(1)], 1, 0, np.random.default_rng(0), 2)
+
+
+def test_what_cannot_be_bought_on_the_first_day_is_named() -> None:
+    start = str(DATES[MARKET.days.start + 1])[:10]
+    missing = PRICES[:, :1].copy()
+    missing[MARKET.days.start + 1] = np.nan
+    without = replace(MARKET, benchmark=("SPY", missing))
+    with pytest.raises(
+        UserError, match=f"^data.benchmark SPY lacks the prices to be bought on {start}, .*holdout_from$"
+    ):
+        backtest(without, at_random(0), [at_random(1)], 1, 0, np.random.default_rng(0), 2)
+    prices = PRICES.copy()
+    prices[MARKET.days.start + 1] = np.nan
+    with pytest.raises(UserError, match=f"^every investable ticker lacks the prices to be bought on {start}"):
+        backtest(replace(MARKET, prices=prices), at_random(0), [at_random(1)], 1, 0, np.random.default_rng(0), 2)
 
 
 def test_a_benchmark_takes_the_place_of_the_market_in_alpha_and_beta() -> None:

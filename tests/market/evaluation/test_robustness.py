@@ -41,6 +41,8 @@ def test_costs_and_delay_of_one_trade_by_hand() -> None:
     """All money in one column, from the next open to the close of the last day, or from a day later."""
     rules = TradingRules(max_holding_days=250, max_target=1000, cost_bps=7, slippage_bps=3)
     found = robustness({"once": Contender(once, rules, MONEY)}, play, NO_LEAK)
+    least = replace(MONEY, min_commission=500.0)
+    assert robustness({"once": Contender(once, rules, least)}, play, NO_LEAK).costs == found.costs
 
     def annual(first: int, side_cost: float) -> float:
         growth = PRICES[114, 0, 3] / PRICES[first, 0, 0] * (1 - side_cost) / (1 + side_cost)

@@ -102,6 +102,13 @@ def test_strategies_of_equal_mean_overfit_fully() -> None:
     assert overfitting_probability(returns) > 0.95
 
 
+def test_the_same_return_every_day_is_no_infinite_sharpe_ratio() -> None:
+    """An idle account earns the same interest every day; its deviation is that of rounding."""
+    returns = np.random.default_rng(6).normal(0.0005, 0.01, (320, 2))
+    idle, zero = returns * [1, 0] + [0, 0.0002], returns * [1, 0]
+    assert overfitting_probability(idle) == overfitting_probability(zero) > 0
+
+
 def test_an_odd_number_of_blocks_or_one_strategy_is_refused() -> None:
     for strategies, blocks in ((3, 5), (1, 4), (3, 22)):
         with pytest.raises(ValueError, match=f"{strategies} strategies, {blocks} blocks of 20 days"):

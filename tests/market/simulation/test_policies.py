@@ -139,8 +139,10 @@ class TestBuyAndHold:
         simulation = buy_and_hold(prices, rules(), MONEY, range(0, 4))
         assert simulation.equity[0] == pytest.approx([100_000] * 4)
         assert simulation.trades.tolist() == [2]
-        with pytest.raises(UserError, match="no column can be bought on day 1"):
+        with pytest.raises(UserError, match="nothing can be bought and held"):
             buy_and_hold(prices[:, 1:2], rules(), MONEY, range(0, 4))
+        prices[1:, 1] = 1000  # listed on the day after the decision, when the environment would not have ordered it
+        assert buy_and_hold(prices, rules(), MONEY, range(0, 4)).trades.tolist() == [2]
 
 
 def reference_momentum(prices: np.ndarray, day: int, held: list[bool]) -> int | None:
