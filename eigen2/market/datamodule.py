@@ -26,7 +26,14 @@ from eigen2.market.data.panel import FeatureScale, MarketPanel, build_panel, win
 from eigen2.market.data.panel_rows import MEMBER, check_known, describe_barred, describe_members
 from eigen2.market.data.sample import sample_path
 from eigen2.market.data.source import check_features
-from eigen2.market.data.splits import ENOUGH_DAYS, default_days, describe_days, require_unused, require_window
+from eigen2.market.data.splits import (
+    ENOUGH_DAYS,
+    default_days,
+    describe_days,
+    require_test_days,
+    require_unused,
+    require_window,
+)
 from eigen2.market.data.universe import Universe, read_membership, resolve
 from eigen2.market.evaluation.backtest import Market, backtest, write
 from eigen2.market.evaluation.champion_record import named_trades, write_champion
@@ -363,7 +370,8 @@ class MarketDataModule(RolloutDataModule):
         self._load(FeatureScale.from_dict(spec["scale"]))
         check_known("data.benchmark", [*filter(None, [self.benchmark])], self.panel.tickers, "the fit's prices do")
         self.investable_columns = [self.panel.tickers.index(name) for name in spec["investable"]]
-        self._traded_value, self.indicators = np.array(spec["traded_value"]), list(self.panel.indicators)
+        self._traded_value = np.array(spec["traded_value"])
+        self.indicators = list(self.panel.indicators)
         self.build(self.eval_env.agents, self.eval_env.device)
 
     def test(self, policies: TrainedPolicies) -> TestResult:
@@ -373,9 +381,7 @@ class MarketDataModule(RolloutDataModule):
         def native(agent: AgentPolicy) -> Policy:
             return hide_window_end(lambda seen: env.native_action(agent(seen).to(env.device)).cpu(), self.window_days)
 
-        if len(holdout) < 2:
-            later = "raise data.holdout_days" if self.holdout_from is None else "give an earlier data.holdout_from"
-            raise UserError(f"the holdout has {len(holdout)} days; a test needs at least 2: {later}, or later prices")
+        require_test_days(len(holdout), self.holdout_from)
         prices, days = self.panel.prices[:, self.investable_columns], range(holdout.start - 1, holdout.stop)
         name, tickers = self.benchmark, self.panel.tickers
         benchmark = None if name is None else (name, self.panel.prices[:, [tickers.index(name)], :MEMBER])
