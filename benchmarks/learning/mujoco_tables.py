@@ -52,12 +52,13 @@ def mujoco_table(figures: Figures) -> str:
     for env_id in next(iter(runs.values())):
         means = {arm: interquartile(last_returns(tasks[env_id])[None]) for arm, tasks in runs.items()}
         lines.append({"task": env_id, "found": {arm: shown(mean, ",.0f", seeds[arm]) for arm, mean in means.items()}})
-    scores = {arm: normalised(tasks)[:, : min(seeds.values())] for arm, tasks in runs.items()}
-    found = {arm: shown(interquartile(values), ".2f", seeds[arm]) for arm, values in scores.items()}
+    fewest = min(seeds.values())
+    scores = {arm: normalised(tasks, fewest) for arm, tasks in runs.items()}
+    found = {arm: shown(interquartile(values), ".2f", fewest) for arm, values in scores.items()}
     lines.append({"task": "all, of published TD3 after a million steps", "found": found})
     first, *others = runs
     ratios = {arm: interquartile_ratio(scores[arm], scores[first], np.random.default_rng(0)) for arm in others}
-    found = {first: "1", **{arm: shown(ratio, ".2f", seeds[arm]) for arm, ratio in ratios.items()}}
+    found = {first: "1", **{arm: shown(ratio, ".2f", fewest) for arm, ratio in ratios.items()}}
     lines.append({"task": f"the same over that of {first}", "found": found})
     return f"{PICTURE.format('mujoco')}{table(columns, lines)}\n\n{amount_text(figures)}."
 
@@ -93,9 +94,9 @@ def shown(interval: Interval, form: str, seeds: int) -> str:
     return f"{mean} ({low} to {high})" if seeds > 1 else mean
 
 
-def normalised(tasks: dict[str, list[Row]]) -> np.ndarray:
-    """Return the last returns of an arm in units of the published ones, (tasks, seeds)."""
-    return np.array([last_returns(rows) / PUBLISHED[env_id] for env_id, rows in tasks.items()])
+def normalised(tasks: dict[str, list[Row]], seeds: int) -> np.ndarray:
+    """Return the last returns of an arm's first seeds in units of the published ones, (tasks, seeds)."""
+    return np.array([last_returns(rows)[:seeds] / PUBLISHED[env_id] for env_id, rows in tasks.items()])
 
 
 def swimmer_table(figures: Figures) -> str:

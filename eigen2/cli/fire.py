@@ -27,7 +27,6 @@ from eigen2.fire.evaluation.validator import VARIABLE, Conditions, Estimate, Sco
 from eigen2.fire.landscapes.fuels import NON_BURNABLE
 from eigen2.fire.landscapes.landscape import synthetic
 from eigen2.fire.landscapes.rasters import (
-    READ_BYTES,
     Region,
     RegionFiles,
     count_cells,
@@ -140,12 +139,12 @@ def _require_output(output: Path) -> None:
         raise UserError(f"--output {str(output)!r} cannot be written; name a file in a folder that can")
 
 
-def _require_other(outputs: Sequence[Path], inputs: Sequence[str | None]) -> None:
+def _require_other(option: str, outputs: Sequence[Path], inputs: Sequence[str | None]) -> None:
     """Refuse to write over a file that is read, whatever `--overwrite` says."""
     read = {Path(file).resolve() for file in inputs if file is not None}
     for output in outputs:
         if output.resolve() in read:
-            raise UserError(f"--output would replace {str(output)!r}, which is read; name another file")
+            raise UserError(f"--{option} would replace {str(output)!r}, which is read; name another file")
 
 
 def _terrain(options: Namespace) -> None:
@@ -156,10 +155,8 @@ def _terrain(options: Namespace) -> None:
     _require_output(output)
     _require_new("output", options, output)
     files = RegionFiles(**vars(options.landscape))
-    _require_other([output], [*files.given().values()])
+    _require_other("output", [output], [*files.given().values()])
     weather = Weather(options.wind_speed, options.wind_from)
-    memory = PeakEstimate("cut a smaller region out: gdalwarp -te", torch.device("cpu"))
-    memory.require({"region": READ_BYTES * count_cells(files.elevation)})
     region = read_region(files)
     fitted = fit_terrain(tiles(region, size, "train"), weather, options.duration)
     try:
@@ -179,7 +176,8 @@ def _place(options: Namespace) -> None:
         raise UserError(f"--output is {str(output)!r}; name a GeoTIFF, such as breaks.tif")
     _require_new("output", options, output, outlines, picture)
     files = RegionFiles(**vars(options.landscape))
-    _require_other((output, outlines, picture), [*files.given().values(), options.cost, options.no_go, options.value])
+    read = [*files.given().values(), options.cost, options.no_go, options.value]
+    _require_other("output", (output, outlines, picture), read)
     checkpoint = find_checkpoint(Path(options.trainer.default_root_dir), options.ckpt_path, or_start=False)
     if checkpoint is None:
         raise UserError("fire place needs a champion: --ckpt_path best, last or a checkpoint file")
@@ -330,7 +328,12 @@ def _check(options: Namespace) -> None:
         if name not in PLACEMENTS:
             raise UserError(f"--baselines {name} is unknown; use any of {', '.join(PLACEMENTS)}")
     if options.out is not None:
-        _require_new("out", options, Path(options.out))
+        out = Path(options.out)
+        _require_new("out", options, out)
+        _require_other("out", [out], [options.placements])
+        existing = next(folder for folder in out.absolute().parents if folder.exists())
+        if out.is_dir() or not os.access(existing, os.W_OK):
+            raise UserError(f"--out {options.out} cannot be written; name a file in a folder that can")
 
 
 def _print(scores: Mapping[str, Score], version: str) -> None:

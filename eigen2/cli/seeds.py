@@ -61,11 +61,13 @@ def train_seeds(checkpoint: Path, seeds: int) -> list[ExportedChampion]:
 
 
 def _finished(checkpoints: Path, generations: int) -> bool:
-    """Return whether a training has saved its last generation and a champion."""
+    """Return whether a training has a champion and has saved its last generation, unless its `last.ckpt` is gone."""
+    best, last = checkpoints / BEST, checkpoints / LAST
     try:
-        return (checkpoints / BEST).is_file() and generation_of(checkpoints / LAST) + 1 >= generations
+        saved = generation_of(last) + 1 if last.exists() else generations_of(str(best))
     except (DamagedFile, OSError):
         return False
+    return best.is_file() and saved >= generations
 
 
 def _train(folder: Path, config: Mapping[str, Any], generations: int) -> None:

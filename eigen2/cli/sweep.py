@@ -109,8 +109,7 @@ def _check_settings(file: str, args: Sequence[str], samples: Sequence[dict[str, 
 
 def _refuse_uploads(config: Mapping[str, Any], settings: Sequence[str]) -> None:
     """Refuse a CheckpointUploader: the trials of two sweeps have the same names, so one would resume the other's."""
-    callbacks = (config.get("trainer") or {}).get("callbacks") or []
-    if any("CheckpointUploader" in str(callback) for callback in (*callbacks, *settings)):
+    if "CheckpointUploader" in str([(config.get("trainer") or {}).get("callbacks"), *settings]):
         raise UserError(
             "the trials of a sweep would share checkpoints in the bucket of CheckpointUploader; take it out of "
             "--config and --set"

@@ -188,8 +188,10 @@ class ERLModule(PopulationModule):
                 "model.max_grad_norm or model.reward_scale",
                 ALL_AGENTS_FAILED,
             )
-        state.quarantine.warn(state.generation, ", replaced" if operators else ", not replaced without evolution")
-        if self.learners < len(failed):
+        learners = self.learners if self.learners < len(failed) else 0  # that do not evolve
+        fate = ", replaced" if operators else ", not replaced without evolution"
+        state.quarantine.warn(state.generation, fate, learners)
+        if learners:
             population.restore_learners(failed, adam_moments)
         if operators and self.population_size > 1:
             context = self.evolution_context()

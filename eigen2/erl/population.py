@@ -132,8 +132,10 @@ class Population(nn.Module):
         self.noise.fill_(noise)
         self.origin.zero_()
         self.parents_fitness.zero_()
-        none = torch.full_like(self.champion_windows, -math.inf)
-        self._set_champion({"actor": self.actor[:1], "critic": self.critic[:1]}, none, -1)
+        with torch_seed(seed, Role.WEIGHTS, agent=0):  # the same in every process
+            made = {"actor": make_actor(), "critic": make_critic()}
+        first = {name: nn.utils.parameters_to_vector(each.parameters())[None] for name, each in made.items()}
+        self._set_champion(first, torch.full_like(self.champion_windows, -math.inf), -1)
         self.mean_actor.fill_(torch.nan)
         self.mean_critic.fill_(torch.nan)
 

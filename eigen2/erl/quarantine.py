@@ -33,7 +33,7 @@ class Quarantine:
         self.faults = torch.zeros(len(PARTS), size, dtype=torch.int64, device=device)
         self.skipped, self.streak = torch.zeros_like(self.faults[:2])  # steps skipped, and how many in a row up to now
         self.misplayed = torch.zeros(size, dtype=torch.bool, device=device)  # not finite in evaluation: see RETURNS
-        self.failed = torch.zeros(size, dtype=torch.bool)  # to be replaced, known after `judge`
+        self.failed = torch.zeros(size, dtype=torch.bool)  # known after `judge`
         self.loss = loss  # the step's actor and critic losses so far
 
     def record_losses(self, losses: Losses) -> tuple[Float[Tensor, "losses learners"], Bool[Tensor, " learners"]]:
@@ -94,14 +94,17 @@ class Quarantine:
         counts = self.faults[:, row].reshape(len(PARTS), -1).sum(1).tolist()
         return ", ".join(names + [part for part, count in zip(PARTS, counts, strict=True) if count])
 
-    def warn(self, generation: int, fate: str) -> None:
-        """Warn of agents with numbers that are not finite, and of what becomes of those that failed."""
+    def warn(self, generation: int, fate: str, learners: int) -> None:
+        """Warn of agents with numbers that are not finite, and of the `fate` of those that failed.
+
+        Of the first `learners`, 0 if all agents evolve, it is another.
+        """
         rows = self.agents.nonzero().flatten().tolist()
         if not rows:
             return
         named = [
             f"agent {self.first + row} ({self.parts(row)}; {int(self.skipped[row])} of {self.steps} steps skipped"
-            f"{fate if self.failed[row] else ''})"
+            f"{(fate if self.first + row >= learners else ', goes on from the champion') * bool(self.failed[row])})"
             for row in rows[:MOST_NAMED]
         ]
         more = f" and {len(rows) - MOST_NAMED} more" if len(rows) > MOST_NAMED else ""

@@ -73,7 +73,8 @@ class MarketDataModule(RolloutDataModule):
             not used then, and validation_spans must be 1. null: validation_days.
         holdout_from: first date of the holdout, YYYY-MM-DD, or the next day of trading; holdout_days is not used then.
             null: holdout_days.
-        windows_per_generation: windows whose mean return is an agent's fitness, the same for every agent (1 or more).
+        windows_per_generation: windows whose mean return is an agent's fitness, the same for every agent (0 or more;
+            with 0, fitness is that of the exploration windows, noise included).
         exploration_windows: further windows per generation, played with exploration noise to fill the replay buffer
             and not counted in fitness (0 or more).
         validation_windows: windows that walk forward over the validation days, overlapping where they must; the mean
@@ -366,12 +367,15 @@ class MarketDataModule(RolloutDataModule):
         own = {**self.encoder.state_dict(), "context_days": self.context_days, "encoding": self.encoding}
         if all(spec.get(name) == value for name, value in own.items()):
             return
+        if spec["encoding"] == "windows" and (days := spec["context_days"]) != self.context_days:
+            what = f"data.context_days is {self.context_days}, but the champion's networks read {days} days"
+            raise UserError(f"{what}; give --data.context_days {days}")
         self._spec, self.context_days, self.encoding = spec, spec["context_days"], spec["encoding"]
         self._load(FeatureScale.from_dict(spec["scale"]))
         check_known("data.benchmark", [*filter(None, [self.benchmark])], self.panel.tickers, "the fit's prices do")
         self.investable_columns = [self.panel.tickers.index(name) for name in spec["investable"]]
         self._traded_value = np.array(spec["traded_value"])
-        self.indicators = list(self.panel.indicators)
+        self.indicators, self.features = list(self.panel.indicators), list(self.panel.scale.own_features)
         self.build(self.eval_env.agents, self.eval_env.device)
 
     def test(self, policies: TrainedPolicies) -> TestResult:
@@ -412,7 +416,7 @@ class MarketDataModule(RolloutDataModule):
 
     def episode_metrics(self, summary: dict[str, Tensor], fitness: Tensor) -> dict[str, float]:
         """Return trading in the windows, and the rank correlation of fitness and money."""
-        windows = self.windows_per_generation
+        windows = self.windows_per_generation or self.exploration_windows
         return episode_metrics(self.rules.mode, summary, fitness, windows, self.window_days)
 
     def describe(self) -> dict[str, str]:

@@ -1,6 +1,7 @@
 """Read YAML files, within bounds on what a few lines of one can ask for, and write values as one line of YAML."""
 
-import math
+import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,9 @@ MOST_BYTES = 1_000_000
 MOST_VALUES = 100_000  # with what aliases repeat: nine lines of nine aliases each would stand for 387 million values
 MOST_DEPTH = 50
 MOST_LENGTH = 3000  # characters of a value: Python writes no integer of more than 4,300 digits, whatever its base was
+
+_SPELLED = {"Infinity": ".inf", "-Infinity": "-.inf", "NaN": ".nan"}
+_SPECIAL = re.compile(r'("(?:[^"\\]|\\.)*")|-?Infinity|NaN')  # texts, which may hold such words, and the words
 
 
 def read_yaml(path: str | Path) -> Any:
@@ -37,9 +41,8 @@ def read_yaml(path: str | Path) -> Any:
 
 
 def yaml_line(value: Any) -> str:
-    """Return a plain value as one line of YAML, which, other than JSON, can say infinity."""
-    text: str = yaml.safe_dump(value, default_flow_style=True, sort_keys=False, width=math.inf)
-    return text.removesuffix("...\n").strip()
+    """Return a plain value as one line of YAML: JSON, but for infinity and NaN, which YAML spells otherwise."""
+    return _SPECIAL.sub(lambda found: found[1] or _SPELLED[found[0]], json.dumps(value, ensure_ascii=False))
 
 
 def _check(text: str) -> None:

@@ -126,6 +126,17 @@ def test_tied_weights_have_all_their_names_where_a_plain_network_loads_them() ->
     torch.testing.assert_close(plain(x), population.actor_network(population.actor.detach(), x[None])[1])
 
 
+def test_before_the_first_champion_all_processes_hold_the_first_agent() -> None:
+    whole, second = (
+        Population(communicator, ProbeActor, ProbeCritic, seed=3, noise=0.0)
+        for communicator in (Communicator(4), Communicator(4, 1, 2))
+    )
+    for name in ("actor", "critic"):
+        first = getattr(whole, f"champion_{name}")
+        assert torch.equal(first, getattr(whole, name)[:1])
+        assert torch.equal(first, getattr(second, f"champion_{name}"))
+
+
 def test_an_unknown_way_over_agents_is_refused() -> None:
     class Odd(nn.Linear):
         over_agents = "each"

@@ -80,6 +80,19 @@ def test_the_volume_of_the_training_days_caps_orders() -> None:
     assert built().eval_env.accounts.capacity is None
 
 
+def test_another_context_than_the_champions_is_its_own_or_refused() -> None:
+    averages, windows = (
+        built(encoding=encoding, context_days=40).inference_spec() for encoding in ("averages", "windows")
+    )
+    later = built(context_days=20)
+    later.apply_inference_spec(averages)
+    assert later.settings()["context_days"] == 40
+    with pytest.raises(
+        UserError, match=r"context_days is 20, but the champion's networks read 40 days; give --data\.con"
+    ):
+        built(encoding="windows", context_days=20).apply_inference_spec(windows)
+
+
 def test_columns_that_the_cap_bars_are_named() -> None:
     late = PRICES[(PRICES["ticker"] != "S0002") | (PRICES["date"] >= DATES[120])]
     capped = built(late, account=AccountRules(volume_cap=0.01)).describe()

@@ -69,6 +69,9 @@ def test_a_training_that_did_not_save_its_last_generation_goes_on(
     shutil.copy(min(checkpoints.glob("generation-*.ckpt")), checkpoints / "last.ckpt")
     seeds.train_seeds(copied / "checkpoints" / "best.ckpt", 2)
     assert trained == ["8"]
+    (checkpoints / "last.ckpt").unlink()  # as of a training that was copied here without it
+    seeds.train_seeds(copied / "checkpoints" / "best.ckpt", 2)
+    assert trained == ["8"]
 
 
 def test_the_ensemble_is_exported_and_predicts(run: Path, fitted: Fitted, tmp_path: Path) -> None:

@@ -1,6 +1,8 @@
 """YAML files that ask for more than they look like."""
 
+import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -9,7 +11,7 @@ from hypothesis import strategies as st
 
 from eigen2.cli.main import main
 from eigen2.runtime import yaml_files
-from eigen2.runtime.yaml_files import MOST_BYTES, MOST_DEPTH, read_yaml
+from eigen2.runtime.yaml_files import MOST_BYTES, MOST_DEPTH, read_yaml, yaml_line
 from tests.command import ROOT, eigen2
 
 LAUGHS = "a0: &a0 [x]\n" + "".join(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]\n" for i in range(1, 9))
@@ -75,3 +77,26 @@ def test_aliases_of_a_usual_size_are_fine(tmp_path: Path) -> None:
     (tmp_path / "aliased.yaml").write_text(f"shared: &shared 3\n{small}")
     done = eigen2("fit", "--config", tmp_path / "aliased.yaml", "--print_config")
     assert "unknown key shared" in done.stderr  # read, though the key is no setting
+
+
+class Loader(yaml.SafeLoader):
+    """Knows floats without a point, as YAML 1.2 and the command line do."""
+
+
+Loader.add_implicit_resolver("tag:yaml.org,2002:float", re.compile(r"-?\d+e[-+]?\d+$"), list("-0123456789"))
+TEXTS = st.text(st.characters(categories=["L", "N", "P", "S"]) | st.sampled_from(" \n\t")) | st.sampled_from(
+    ["1e5", "NaN"]
+)
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.floats() | TEXTS,
+        lambda inner: st.lists(inner, max_size=4) | st.dictionaries(TEXTS, inner, max_size=4),
+        max_leaves=8,
+    )
+)
+def test_a_value_is_the_same_read_from_its_line(value: Any) -> None:
+    line = yaml_line(value)
+    assert "\n" not in line
+    assert repr(yaml.load(line, Loader)) == repr(value)

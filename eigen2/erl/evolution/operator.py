@@ -44,7 +44,7 @@ class Ranking:
     evolving: Sequence[int]  # agents that evolve, from the fittest to the least fit, failed ones last
     eligible: Sequence[int]  # those of them that have not failed
     elites: Sequence[int]  # the fittest, which are kept
-    replaced: Sequence[int]  # agents to be replaced, ascending, failed learners among them
+    replaced: Sequence[int]  # agents to be replaced, ascending
     fittest_learner: int | None  # of the learners that do not evolve; None without any that has not failed
 
     def least_fit(self, taken: Collection[int]) -> list[int]:

@@ -18,6 +18,7 @@ from eigen2.errors import UserError, require_range
 from eigen2.fire.landscapes.fuels import BARE, NON_BURNABLE, require_known
 from eigen2.fire.landscapes.landscape import RANGES, Landscape, Split, slopes
 from eigen2.fire.landscapes.plausibility import contradictions
+from eigen2.memory.limits import require_room
 
 LARGEST = 25_000_000  # most cells of a region
 READ_BYTES = 150  # of a cell while a region is read
@@ -98,6 +99,7 @@ def read_region(files: RegionFiles) -> Region:
     neighbour's elevation, does not burn. A projection in feet is converted; a file without a projection is assumed to
     have that of the others, or one in m.
     """
+    require_room("a region", count_cells(files.elevation), READ_BYTES, "cut a smaller one out: gdalwarp -te")
     rasters = {name: _read(path) for name, path in files.given().items()}
     first = rasters["elevation"]
     crs = next((raster.crs for raster in rasters.values() if raster.crs is not None), None)

@@ -247,7 +247,7 @@ def _torn(
 ) -> list[str]:
     """Return the tickers with prices of half a year or more whose MACD is unknown on most days that have one."""
     closes, known = np.isfinite(prices[..., 3]).sum(0), valid[..., FEATURES.index("macd")].sum(0)
-    columns = zip(tickers, closes, known, strict=False)  # indicators follow the tickers
+    columns = zip(tickers, closes, known, strict=True)  # an indicator has no prices
     return [ticker for ticker, days, defined in columns if days >= LONG_DAYS and 2 * defined < days]
 
 

@@ -337,10 +337,10 @@ def backtest(
         try:
             return buy_and_hold(bought, rules, account, days, capacity)
         except UserError as error:
-            start = str(market.dates[days.start + 1])[:10]
+            ordered, filled = (str(market.dates[day])[:10] for day in (days.start, days.start + 1))
+            lacking = f"the close of {ordered}" + f" or the open of {filled}" * (rules.execution == "next_open")
             raise UserError(
-                f"{what} lacks the prices to be bought on {start}, the first day of the test: add them, or begin the "
-                "test on another day by data.holdout_from"
+                f"{what} lacks {lacking}, by which the test begins: add it, or set data.holdout_from to another day"
             ) from error
 
     simulated = {name: play(contender) for name, contender in contenders.items()}

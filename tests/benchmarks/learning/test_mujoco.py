@@ -172,6 +172,17 @@ def test_arms_are_compared_with_the_first_over_all_tasks() -> None:
     assert lines[8].startswith("| the same over that of TD3 alone | 1 | 2.00 (")
 
 
+def test_arms_are_compared_by_the_seeds_that_all_have() -> None:
+    few = runs({task: values[:2] for task, values in KNOWN.items()})
+    few["Hopper-v5"] = few["Hopper-v5"][:1]
+    figures = {"runs": {f"TD3 alone: {task}": rows for task, rows in runs(KNOWN).items()}}
+    figures["runs"] |= {f"ERL: {task}": rows for task, rows in few.items()}
+    lines = mujoco_tables.mujoco_table(figures).splitlines()
+    assert lines[4].startswith("| HalfCheetah-v5 | 9,800 (")
+    assert lines[7].endswith("| 0.31 | 0.31 |")  # of the first seed: 0, 3,200 / 3,472 and 0
+    assert lines[8] == "| the same over that of TD3 alone | 1 | 1.00 |"
+
+
 def test_parity_needs_two_tasks_that_are_not_below_published_ones() -> None:
     def lines(returns: dict[str, list[float]]) -> list[str]:
         return mujoco_tables.parity_table({"runs": {f"TD3 alone: {t}": r for t, r in runs(returns).items()}}).split(

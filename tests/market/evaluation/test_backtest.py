@@ -227,17 +227,16 @@ def test_one_day_is_no_test() -> None:
 
 
 def test_what_cannot_be_bought_on_the_first_day_is_named() -> None:
-    start = str(DATES[MARKET.days.start + 1])[:10]
+    ordered, filled = (str(DATES[MARKET.days.start + later])[:10] for later in (0, 1))
+    lacking = f"lacks the close of {ordered} or the open of {filled}, by which the test begins"
     missing = PRICES[:, :1].copy()
     missing[MARKET.days.start + 1] = np.nan
     without = replace(MARKET, benchmark=("SPY", missing))
-    with pytest.raises(
-        UserError, match=f"^data.benchmark SPY lacks the prices to be bought on {start}, .*holdout_from$"
-    ):
+    with pytest.raises(UserError, match=f"^data.benchmark SPY {lacking}"):
         backtest(without, at_random(0), [at_random(1)], 1, 0, np.random.default_rng(0), 2)
     prices = PRICES.copy()
     prices[MARKET.days.start + 1] = np.nan
-    with pytest.raises(UserError, match=f"^every investable ticker lacks the prices to be bought on {start}"):
+    with pytest.raises(UserError, match=f"^every investable ticker {lacking}"):
         backtest(replace(MARKET, prices=prices), at_random(0), [at_random(1)], 1, 0, np.random.default_rng(0), 2)
 
 
