@@ -47,12 +47,12 @@ def mujoco_table(figures: Figures) -> str:
     """Return interquartile means of the last returns of every task, and of all in units of published ones."""
     runs = by_arm(figures)
     columns = {"": "{task}", **{arm: f"{{found[{arm}]}}" for arm in runs}}
-    seeds = {arm: min(map(len, tasks.values())) for arm, tasks in runs.items()}
     lines = []
     for env_id in next(iter(runs.values())):
-        means = {arm: interquartile(last_returns(tasks[env_id])[None]) for arm, tasks in runs.items()}
-        lines.append({"task": env_id, "found": {arm: shown(mean, ",.0f", seeds[arm]) for arm, mean in means.items()}})
-    fewest = min(seeds.values())
+        returns = {arm: last_returns(tasks[env_id]) for arm, tasks in runs.items()}
+        found = {arm: shown(interquartile(each[None]), ",.0f", len(each)) for arm, each in returns.items()}
+        lines.append({"task": env_id, "found": found})
+    fewest = min(map(len, figures["runs"].values()))
     scores = {arm: normalised(tasks, fewest) for arm, tasks in runs.items()}
     found = {arm: shown(interquartile(values), ".2f", fewest) for arm, values in scores.items()}
     lines.append({"task": "all, of published TD3 after a million steps", "found": found})
@@ -84,8 +84,10 @@ def parity_table(figures: Figures) -> str:
 def amount_text(figures: Figures) -> str:
     """Return after how many environment steps figures were measured, and with how many seeds."""
     steps = min(row["env_steps"][-1] for rows in figures["runs"].values() for row in rows)
-    seeds = min(len(rows) for rows in figures["runs"].values())
-    return f"After {steps:,} environment steps, {seeds} seed{'s' * (seeds > 1)}"
+    counts = [len(rows) for rows in figures["runs"].values()]
+    fewest, most = min(counts), max(counts)
+    seeds = f"{fewest}" if fewest == most else f"{fewest} to {most}"
+    return f"After {steps:,} environment steps, {seeds} seed{'s' * (most > 1)}"
 
 
 def shown(interval: Interval, form: str, seeds: int) -> str:

@@ -27,6 +27,7 @@ __all__ = ["FEATURES", "FeatureScale", "MarketPanel", "Splits", "build_panel", "
 log = logging.getLogger(__name__)
 
 MIN_OWN_VALUES = 60
+MANY = 0.1  # share of the tickers; fewer have no value on most days by holes of their own
 LONG_DAYS = 126  # from which a ticker has closes enough for its features to be known on most of them
 STD_FLOOR = 1e-6
 CLIP = 10.0
@@ -230,7 +231,8 @@ def build_panel(
         log.warning("%s", line)
     prices, covered = _with_members(prices, membership, tickers, rows.dates)
     valid = _normalise(normalised, scale)  # in place
-    if torn := _torn(tickers, prices, valid):
+    torn = _torn(tickers, prices, valid)
+    if len(torn) > MANY * len(tickers):
         log.warning(
             "slow features of %d of %d tickers, such as MACD, have no value on most of their days (%s): days without a "
             "row interrupt them, as weekends beside tickers that trade daily, or holidays of another market; train on "

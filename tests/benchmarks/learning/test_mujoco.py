@@ -181,6 +181,8 @@ def test_arms_are_compared_by_the_seeds_that_all_have() -> None:
     assert lines[4].startswith("| HalfCheetah-v5 | 9,800 (")
     assert lines[7].endswith("| 0.31 | 0.31 |")  # of the first seed: 0, 3,200 / 3,472 and 0
     assert lines[8] == "| the same over that of TD3 alone | 1 | 1.00 |"
+    assert lines[5] == "| Hopper-v5 | 3,200 (3,200 to 3,200) | 3,200 |"
+    assert lines[-1] == "After 1,000,000 environment steps, 1 to 5 seeds."
 
 
 def test_parity_needs_two_tasks_that_are_not_below_published_ones() -> None:

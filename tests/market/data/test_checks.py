@@ -18,7 +18,7 @@ from eigen2.market.synthetic.generator import SyntheticMarket
 from tests.command import eigen2
 from tests.market.data.test_files import table, write
 
-MARKET = SyntheticMarket(days=300, columns=40, missing=0.02, seed=4)
+MARKET = SyntheticMarket(days=300, columns=40, missing=0.005, seed=4)
 SIZES = {"validation_days": 40, "holdout_days": 20}
 
 
