@@ -26,14 +26,7 @@ from eigen2.fire.evaluation.terrain import fit_terrain
 from eigen2.fire.evaluation.validator import VARIABLE, Conditions, Estimate, Score, require_pyretechnics, validate
 from eigen2.fire.landscapes.fuels import NON_BURNABLE
 from eigen2.fire.landscapes.landscape import synthetic
-from eigen2.fire.landscapes.rasters import (
-    Region,
-    RegionFiles,
-    count_cells,
-    read_on_grid,
-    read_region,
-    tiles,
-)
+from eigen2.fire.landscapes.rasters import Region, RegionFiles, count_cells, read_on_grid, read_region, tiles
 from eigen2.fire.networks import load_champion
 from eigen2.fire.pictures import write_map
 from eigen2.fire.simulation.baselines import PLACEMENTS

@@ -222,7 +222,7 @@ class DQNModule(GenerationModule[DQNDataModule]):
         data.build(stage, device)
         data.training_steps = data.episode_steps
         if stage == "fit":
-            self._check_steps()
+            self._check_warmup()
         with torch.device("meta"):
             weights = weight_bytes(self._initial_networks())
         if "online" not in self._modules:  # fitting or validating again continues with these networks
@@ -245,8 +245,8 @@ class DQNModule(GenerationModule[DQNDataModule]):
                 networks.append(self.data.make_network(hparams["width"], hparams["prior"]))
         return MeanNetwork(networks)
 
-    def _check_steps(self) -> None:
-        """Refuse settings that would draw from transitions none of which has a next step yet."""
+    def _check_warmup(self) -> None:
+        """Refuse a warm-up after which no transition has a next step yet."""
         data = self.data
         if data.replay_min_size < (least := data.num_parallel_envs + 1):
             none = "no transition would have a next step in its environment"

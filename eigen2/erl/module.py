@@ -178,23 +178,21 @@ class ERLModule(PopulationModule):
         adam_moments = moments(population, self.optimizer)
         population.share(adam_moments, self.communicator)
         failed = state.quarantine.judge(state.fitness, population, self.optimizer, self.communicator)
-        some_evolve = bool(operators) and self.learners < len(failed)
-        needed = failed[self.learners :] if some_evolve else failed
+        context = self.evolution_context()
+        needed = failed[context.learners :] if operators else failed
         if needed.all():
             raise RunStopped(
-                f"all agents{' that evolve' * some_evolve} ({len(needed)}) failed in "
+                f"all agents{' that evolve' * (len(needed) < len(failed))} ({len(needed)}) failed in "
                 f"generation {state.generation}, not finite: "
                 f"{state.quarantine.parts()}; start again with a lower model.actor_lr, model.critic_lr, "
                 "model.max_grad_norm or model.reward_scale",
                 ALL_AGENTS_FAILED,
             )
-        learners = self.learners if self.learners < len(failed) else 0  # that do not evolve
         fate = ", replaced" if operators else ", not replaced without evolution"
-        state.quarantine.warn(state.generation, fate, learners)
-        if learners:
+        state.quarantine.warn(state.generation, fate, context.learners)
+        if context.learners:
             population.restore_learners(failed, adam_moments)
         if operators and self.population_size > 1:
-            context = self.evolution_context()
             state.evolution = evolve(state.fitness, population, adam_moments, operators, context, self.communicator)
         decayed = (population.noise * self.hparams["noise_decay"]).clamp(min=self.hparams["noise_min"])
         population.noise.copy_(torch.minimum(population.noise, decayed))  # noise that starts below noise_min stays

@@ -26,14 +26,7 @@ from eigen2.market.data.panel import FeatureScale, MarketPanel, build_panel, win
 from eigen2.market.data.panel_rows import MEMBER, check_known, describe_barred, describe_members
 from eigen2.market.data.sample import sample_path
 from eigen2.market.data.source import check_features
-from eigen2.market.data.splits import (
-    ENOUGH_DAYS,
-    default_days,
-    describe_days,
-    require_test_days,
-    require_unused,
-    require_window,
-)
+from eigen2.market.data.splits import ENOUGH_DAYS, default_days, describe_days, require_unused, require_window
 from eigen2.market.data.universe import Universe, read_membership, resolve
 from eigen2.market.evaluation.backtest import Market, backtest, write
 from eigen2.market.evaluation.champion_record import named_trades, write_champion
@@ -73,8 +66,8 @@ class MarketDataModule(RolloutDataModule):
             not used then, and validation_spans must be 1. null: validation_days.
         holdout_from: first date of the holdout, YYYY-MM-DD, or the next day of trading; holdout_days is not used then.
             null: holdout_days.
-        windows_per_generation: windows whose mean return is an agent's fitness, the same for every agent (0 or more;
-            with 0, fitness is that of the exploration windows, noise included).
+        windows_per_generation: windows whose mean return is an agent's fitness, the same for every agent (0 or more; 0
+            takes that of the exploration windows, noise included).
         exploration_windows: further windows per generation, played with exploration noise to fill the replay buffer
             and not counted in fitness (0 or more).
         validation_windows: windows that walk forward over the validation days, overlapping where they must; the mean
@@ -364,12 +357,8 @@ class MarketDataModule(RolloutDataModule):
 
     def apply_inference_spec(self, spec: Mapping[str, Any]) -> None:
         """Compute features and averages again with the statistics of the fit's training days."""
-        own = {**self.encoder.state_dict(), "context_days": self.context_days, "encoding": self.encoding}
-        if all(spec.get(name) == value for name, value in own.items()):
+        if self.encoder.is_of(spec):
             return
-        if spec["encoding"] == "windows" and (days := spec["context_days"]) != self.context_days:
-            what = f"data.context_days is {self.context_days}, but the champion's networks read {days} days"
-            raise UserError(f"{what}; give --data.context_days {days}")
         self._spec, self.context_days, self.encoding = spec, spec["context_days"], spec["encoding"]
         self._load(FeatureScale.from_dict(spec["scale"]))
         check_known("data.benchmark", [*filter(None, [self.benchmark])], self.panel.tickers, "the fit's prices do")
@@ -385,7 +374,6 @@ class MarketDataModule(RolloutDataModule):
         def native(agent: AgentPolicy) -> Policy:
             return hide_window_end(lambda seen: env.native_action(agent(seen).to(env.device)).cpu(), self.window_days)
 
-        require_test_days(len(holdout), self.holdout_from)
         prices, days = self.panel.prices[:, self.investable_columns], range(holdout.start - 1, holdout.stop)
         name, tickers = self.benchmark, self.panel.tickers
         benchmark = None if name is None else (name, self.panel.prices[:, [tickers.index(name)], :MEMBER])

@@ -231,7 +231,19 @@ def build_panel(
         log.warning("%s", line)
     prices, covered = _with_members(prices, membership, tickers, rows.dates)
     valid = _normalise(normalised, scale)  # in place
-    torn = _torn(tickers, prices, valid)
+    _warn_of_calendars(tickers, prices, valid)
+    return MarketPanel(rows.dates, scale, normalised, valid, prices, traded_value, splits, covered)
+
+
+def _warn_of_calendars(
+    tickers: Sequence[str],
+    prices: Float32[np.ndarray, "days columns prices"],
+    valid: Bool[np.ndarray, "days columns features"],
+) -> None:
+    """Warn if the MACD of many tickers is unknown on most days with a close: their calendars differ from others'."""
+    closes, known = np.isfinite(prices[..., 3]).sum(0), valid[..., FEATURES.index("macd")].sum(0)
+    columns = zip(tickers, closes, known, strict=True)  # an indicator has no prices
+    torn = [ticker for ticker, days, defined in columns if days >= LONG_DAYS and 2 * defined < days]
     if len(torn) > MANY * len(tickers):
         log.warning(
             "slow features of %d of %d tickers, such as MACD, have no value on most of their days (%s): days without a "
@@ -239,18 +251,6 @@ def build_panel(
             "the tickers of one market",
             *(len(torn), len(tickers), some(torn)),
         )
-    return MarketPanel(rows.dates, scale, normalised, valid, prices, traded_value, splits, covered)
-
-
-def _torn(
-    tickers: Sequence[str],
-    prices: Float32[np.ndarray, "days columns prices"],
-    valid: Bool[np.ndarray, "days columns features"],
-) -> list[str]:
-    """Return the tickers with prices of half a year or more whose MACD is unknown on most days that have one."""
-    closes, known = np.isfinite(prices[..., 3]).sum(0), valid[..., FEATURES.index("macd")].sum(0)
-    columns = zip(tickers, closes, known, strict=True)  # an indicator has no prices
-    return [ticker for ticker, days, defined in columns if days >= LONG_DAYS and 2 * defined < days]
 
 
 def _select(

@@ -184,13 +184,6 @@ def require_unused(holdout: Shaped[np.ndarray, " days"], first: str, last: str, 
         )
 
 
-def require_test_days(days: int, holdout_from: str | None) -> None:
-    """Raise UserError if the holdout has fewer than two days."""
-    if days < 2:
-        remedy = "raise data.holdout_days" if holdout_from is None else "give an earlier data.holdout_from"
-        raise UserError(f"the holdout has {days} days; a test needs at least 2: {remedy} or bring later prices")
-
-
 def describe_days(spans: Iterable[range], dates: Shaped[np.ndarray, " days"]) -> str:
     """Describe spans of days by the first and the last date and the number of days."""
     spans = list(spans)

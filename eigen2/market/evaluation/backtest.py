@@ -58,7 +58,8 @@ PERCENTILES = (5, 50, 95)  # reported of the random baseline
 class Market:
     """Prices of the investable columns, rules, costs and money, the same for all policies.
 
-    The first orders are given at the close of the first of `days`, which is the last that a fit may have seen.
+    The first orders are given at the close of the first of `days`, which is the last that a fit may have seen. A
+    UserError refuses fewer than two days after it.
     """
 
     prices: Prices
@@ -70,6 +71,13 @@ class Market:
     survivors: str | None = None  # how many tickers trade to the end, if prices are real
     capacity: Capacity = None  # most money that an order puts into each column
     scores: Mapping[str, Scores] = field(default_factory=dict)  # by which learners rank the columns, by learner
+
+    def __post_init__(self) -> None:
+        if (traded := len(self.days) - 1) < 2:
+            raise UserError(
+                f"the holdout has {traded} days; a test needs at least 2: raise data.holdout_days or give an earlier "
+                "data.holdout_from"
+            )
 
 
 @dataclass(frozen=True)
@@ -321,27 +329,14 @@ def backtest(
 
     The agents are the population of the checkpoint, `others` the champions of trainings with other seeds, of which
     and the champion there may be an `ensemble`. What was found of a `leak` makes the backtest check too what becomes of
-    it at other costs and a day later. Raises ValueError for fewer than two days after the first, and UserError where
-    there is nothing to buy and hold.
+    it at other costs and a day later. Raises UserError where there is nothing to buy and hold.
     """
     prices, rules, account, days = market.prices, market.rules, market.account, market.days
-    if len(days) < 3:
-        raise ValueError(f"{len(days) - 1} days to trade after the first; give 2 or more")
     contenders = _contenders(market, champion, ensemble)
 
     def play(contender: Contender, accounts: int = 1) -> Simulation:
         policy, own_rules, own_account = contender
         return simulate(prices, own_rules, own_account, days, policy, accounts, market.capacity)
-
-    def hold(what: str, bought: Prices, capacity: Capacity = None) -> Simulation:
-        try:
-            return buy_and_hold(bought, rules, account, days, capacity)
-        except UserError as error:
-            ordered, filled = (str(market.dates[day])[:10] for day in (days.start, days.start + 1))
-            lacking = f"the close of {ordered}" + f" or the open of {filled}" * (rules.execution == "next_open")
-            raise UserError(
-                f"{what} lacks {lacking}, by which the test begins: add it, or set data.holdout_from to another day"
-            ) from error
 
     simulated = {name: play(contender) for name, contender in contenders.items()}
     random = random_baseline(prices, rules, simulated["champion"].orders, days, policies, rng)
@@ -349,8 +344,8 @@ def backtest(
     simulations = {
         "champion": simulated.pop("champion"),
         **({} if ensemble is None else {ENSEMBLE: simulated.pop(ENSEMBLE)}),
-        BUY_AND_HOLD: hold("every investable ticker", prices, market.capacity),
-        **({} if benchmark is None else {BENCHMARK: hold(f"data.benchmark {ticker}", benchmark)}),
+        BUY_AND_HOLD: _hold(market, "every investable ticker", prices, market.capacity),
+        **({} if benchmark is None else {BENCHMARK: _hold(market, f"data.benchmark {ticker}", benchmark)}),
         **simulated,
         "random": play(Contender(random, rules, account), policies),
     }
@@ -366,6 +361,19 @@ def backtest(
     checks = None if leak is None else robustness(contenders, play, leak)
     found = dates, simulations, agent_returns, tried, generation, ranked, excess, rules.holding_days
     return Backtest(*found, np.array([each.mean() for each in differences]), checks, ticker, market.survivors)
+
+
+def _hold(market: Market, what: str, bought: Prices, capacity: Capacity = None) -> Simulation:
+    """Buy and hold some columns; a UserError says `what` they are and which prices they lack."""
+    days = market.days
+    try:
+        return buy_and_hold(bought, market.rules, market.account, days, capacity)
+    except UserError as error:
+        ordered, filled = (str(market.dates[day])[:10] for day in (days.start, days.start + 1))
+        lacking = f"the close of {ordered}" + f" or the open of {filled}" * (market.rules.execution == "next_open")
+        raise UserError(
+            f"{what} lacks {lacking}, by which the test begins: add it, or set data.holdout_from to another day"
+        ) from error
 
 
 def _left_out() -> str | None:

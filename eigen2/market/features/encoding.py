@@ -12,6 +12,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from eigen2.core.networks import Inputs
+from eigen2.errors import UserError
 from eigen2.market.data.cache import mapped_array, remapped
 from eigen2.market.data.panel import MarketPanel
 from eigen2.market.data.panel_rows import MEMBER
@@ -33,6 +34,7 @@ class MarketEncoder(ABC):
 
     actor: ClassVar[type[ColumnActor | ConvolutionActor]]
     critic: ClassVar[type[ColumnCritic | ConvolutionCritic]]
+    networks_read_days: ClassVar[bool] = False  # whether networks are built for the days of the context
     input_shapes: dict[str, tuple[int, ...]]  # without the axes of agents and batch; of `panel` without the days
     nbytes: int  # held beside the panel
 
@@ -65,6 +67,18 @@ class MarketEncoder(ABC):
     def needed_bytes(panel: MarketPanel, investable: list[int], context_days: int) -> int:
         """Return the bytes of RAM that an encoder on the CPU takes beside its panel."""
         return (2 + _has_members(panel)) * panel.num_days * len(investable)
+
+    def is_of(self, saved: Mapping[str, Any]) -> bool:
+        """Return whether it is the encoder that `restore` would build of `saved`.
+
+        Raises a UserError if networks that were built for this one would read other days.
+        """
+        days = saved["context_days"]
+        if self.networks_read_days and days != self.context_days:
+            what = f"data.context_days is {self.context_days}, but the champion's networks read {days} days"
+            raise UserError(f"{what}; give --data.context_days {days}")
+        same = days == self.context_days and isinstance(self, ENCODERS[saved["encoding"]])
+        return same and all(saved.get(name) == value for name, value in self.state_dict().items())
 
     @staticmethod
     def restore(
@@ -245,6 +259,7 @@ class WindowEncoder(MarketEncoder):
     """Passes days and the panel, on a CPU mapped from its file, to networks that look up the last days themselves."""
 
     actor, critic = ConvolutionActor, ConvolutionCritic
+    networks_read_days = True
 
     def _prepare(self, panel: MarketPanel, device: torch.device | str, saved: Mapping[str, Any] | None) -> None:
         self._features = torch.from_numpy(panel.features).to(device)[None]

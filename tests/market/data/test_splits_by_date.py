@@ -14,7 +14,6 @@ from eigen2.market.data.splits import (
     ENOUGH_DAYS,
     SHORT_DAYS,
     default_days,
-    require_test_days,
     require_window,
 )
 
@@ -121,12 +120,3 @@ def test_defaults_known_answers() -> None:
     assert [default_days(name, 335) for name in DEFAULT_DAYS] == [33, 41, 67, 67]  # the days of FinRL's trading set
     assert [default_days(name, 1152) for name in DEFAULT_DAYS] == [504, 125, 252, 252]
     assert default_days("trading_days", 1151) == 125  # an eighth would be more
-
-
-@pytest.mark.parametrize(
-    ("holdout_from", "remedy"), [(None, "raise data.holdout_days"), ("2020-01-02", "give an earlier")]
-)
-def test_a_test_needs_two_days(holdout_from: str | None, remedy: str) -> None:
-    require_test_days(2, holdout_from)
-    with pytest.raises(UserError, match=f"^the holdout has 1 days; a test needs at least 2: {remedy}"):
-        require_test_days(1, holdout_from)

@@ -221,9 +221,8 @@ def test_baselines_without_their_library_are_said(
 
 
 def test_one_day_is_no_test() -> None:
-    few = Market(PRICES, RULES, MARKET.account, range(198, 200), DATES)
-    with pytest.raises(ValueError, match="1 days to trade after the first; give 2 or more"):
-        backtest(few, at_random(0), [at_random(1)], 1, 0, np.random.default_rng(0), 2)
+    with pytest.raises(UserError, match=r"^the holdout has 1 days; a test needs at least 2: raise data.holdout_days"):
+        Market(PRICES, RULES, MARKET.account, range(198, 200), DATES)
 
 
 def test_what_cannot_be_bought_on_the_first_day_is_named() -> None:
