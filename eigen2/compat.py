@@ -83,6 +83,11 @@ def forget_last_save(callback: ModelCheckpoint) -> None:
     callback._last_global_step_saved = -1
 
 
+def has_saved(callback: ModelCheckpoint) -> bool:
+    """Return whether a ModelCheckpoint has saved since `forget_last_save`."""
+    return callback._last_global_step_saved != -1
+
+
 def timer_interval(timer: Timer) -> str:
     """Return how often a Timer looks at the clock: `step` or `epoch`."""
     return str(timer._interval)

@@ -1,10 +1,12 @@
 """Callback that makes the disk of a run fail, and work again."""
 
+import errno
 import os
 import shutil
 import subprocess
 import time
 from pathlib import Path
+from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 
@@ -43,3 +45,21 @@ class Faults(Callback):
         elif what == "clock":
             time.time = lambda: self.clock() - 3600
         os.sync()
+
+
+class Refused(Callback):
+    """Lets the disk refuse process 0's checkpoints in some generations."""
+
+    def __init__(self, generations: list[int]) -> None:
+        self.generations = generations
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        io: Any = trainer.strategy.checkpoint_io
+        save = io.save_checkpoint
+
+        def refuse(*args: Any, **kwargs: Any) -> None:
+            if trainer.current_epoch in self.generations:
+                raise OSError(errno.ENOSPC, "No space left on device")
+            save(*args, **kwargs)
+
+        io.save_checkpoint = refuse

@@ -7,7 +7,7 @@ from typing import Any
 from jsonargparse import Namespace
 
 from eigen2.cli.parser import Parser
-from eigen2.core.export import CONFIG, ExportedChampion, load
+from eigen2.core.export import CONFIG, GRAPH, ExportedChampion, load
 from eigen2.errors import UserError, printable
 from eigen2.files import WRITE_HINT, write
 
@@ -123,7 +123,7 @@ def _export(options: Namespace) -> None:
         if options.onnx:
             from eigen2.core.onnx import write_onnx
 
-            written.append(write_onnx(champion.actor(options.actor), champion.sizes, folder / "actor.onnx"))
+            written.append(write_onnx(champion.actor(options.actor), champion.sizes, folder / GRAPH))
     except OSError as error:
         raise UserError(f"cannot write to {folder}: {error.strerror or error}; choose another --output") from error
     for path in written:

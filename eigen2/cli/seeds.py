@@ -10,12 +10,12 @@ from typing import Any
 from eigen2.cli.checkpoint import ROOT, foreign_code
 from eigen2.core.compatibility import saved_run
 from eigen2.core.export import ExportedChampion, combine, load, read_checkpoint
-from eigen2.errors import RunStopped, UserError
+from eigen2.errors import UserError
 from eigen2.files import Folder
 from eigen2.runtime.checkpoint import BEST, LAST
 from eigen2.runtime.checksums import DamagedFile, generation_of
 from eigen2.runtime.run_folder import generations_of
-from eigen2.runtime.signals import CODES, handling
+from eigen2.runtime.signals import handling, stopped_by
 from eigen2.runtime.yaml_files import yaml_line
 from eigen2.sweep.trial import last_line, start
 
@@ -34,15 +34,23 @@ def ensemble(checkpoint: Path) -> ExportedChampion:
     files = sorted(folder.glob("*/checkpoints/best.ckpt"))
     if not files:
         raise UserError(f"there are no trainings with other seeds in {folder}: test --seeds 5 makes them")
+    generations = generations_of(str(checkpoint))
+    for file in files:
+        if not _finished(file.parent, generations):
+            raise UserError(
+                f"the training in {file.parent.parent} has not reached the run's {generations} generations: repeat "
+                "test --seeds, or delete the folder"
+            )
     return combine([load(file) for file in (checkpoint, *files)])
 
 
-def train_seeds(checkpoint: Path, seeds: int) -> list[ExportedChampion]:
+def train_seeds(checkpoint: Path, seeds: int, resources: Mapping[str, Mapping[str, Any]]) -> list[ExportedChampion]:
     """Train the fit of a checkpoint with other seeds until there are `seeds` of it; return the other champions.
 
     The seeds that follow the fit's own train one after the other in processes of their own, each in `seeds/SEED` of the
     run's folder, for as many generations as the run; one that was stopped goes on, and one that is there is left as it
-    is. Raises UserError for a training that fails, and RunStopped when a signal stops one.
+    is. `resources` are settings by group, such as devices, that count in place of the run's. Raises UserError for a
+    training that fails, and RunStopped when a signal stops one.
     """
     root, generations = checkpoint.parent.parent, generations_of(str(checkpoint))
     if checkpoint.parent.name != "checkpoints" or not generations:
@@ -54,7 +62,7 @@ def train_seeds(checkpoint: Path, seeds: int) -> list[ExportedChampion]:
     folders = [root / FOLDER / str(seed) for seed in range(own + 1, own + seeds)]
     for folder in folders:
         if not _finished(folder / "checkpoints", generations):
-            _train(folder, config, generations)
+            _train(folder, config, generations, resources)
     champions = [load(each) for each in (checkpoint, *(folder / "checkpoints" / "best.ckpt" for folder in folders))]
     combine(champions)  # refuses those of other settings
     return champions[1:]
@@ -70,7 +78,9 @@ def _finished(checkpoints: Path, generations: int) -> bool:
     return best.is_file() and saved >= generations
 
 
-def _train(folder: Path, config: Mapping[str, Any], generations: int) -> None:
+def _train(
+    folder: Path, config: Mapping[str, Any], generations: int, resources: Mapping[str, Mapping[str, Any]]
+) -> None:
     """Start or resume the training in a folder named by its seed, and wait for its end."""
     if (code := foreign_code(config)) is not None:
         run = folder.parent.parent
@@ -80,7 +90,8 @@ def _train(folder: Path, config: Mapping[str, Any], generations: int) -> None:
         )
     callbacks = [{"class_path": path} for path in CALLBACKS]
     trainer = {**config["trainer"], "max_epochs": generations, "callbacks": callbacks, "enable_progress_bar": False}
-    settings = {**config, "trainer": trainer, "seed_everything": int(folder.name)}
+    trainer |= resources.get("trainer", {})
+    settings = {**config, **resources, "trainer": trainer, "seed_everything": int(folder.name)}
     settings["data"] = {name: value for name, value in config["data"].items() if name != "cache_dir"}
     args = [f"--workload={settings.pop('workload')}", "--config", yaml_line(settings)]
     print(f"seed {folder.name:<8}trains {generations} generations, see {folder / 'output.txt'}", flush=True)
@@ -100,6 +111,6 @@ def _train(folder: Path, config: Mapping[str, Any], generations: int) -> None:
             with suppress(subprocess.TimeoutExpired):
                 process.wait(POLL_S)
     if stops:
-        raise RunStopped(f"stopped by {stops[0].name}; the same command resumes", CODES[stops[0]])
+        raise stopped_by(stops[0])
     if process.returncode:
         raise UserError(f"the training with seed {folder.name} failed: {last_line(folder)}; see {folder}/output.txt")

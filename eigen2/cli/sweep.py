@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 from jsonargparse import Namespace
 
 from eigen2.cli.parser import Parser
-from eigen2.errors import RunStopped, UserError, require_range
-from eigen2.runtime.signals import CODES, handling, requeue
+from eigen2.errors import UserError, require_range
+from eigen2.runtime.signals import handling, stopped_by
 from eigen2.sweep import trial
 
 if TYPE_CHECKING:
@@ -89,8 +89,7 @@ def run(command: str, options: Namespace) -> None:
         sweep.run(options.trials, options.workers)
     _print_best(sweep)
     if received and sweep.finished() < options.trials:
-        more = f"; {requeue()}" if received[0] == signal.SIGUSR1 else ""
-        raise RunStopped(f"stopped by {received[0].name}; the same command resumes{more}", CODES[received[0]])
+        raise stopped_by(received[0])
 
 
 def _check_settings(file: str, args: Sequence[str], samples: Sequence[dict[str, Any]]) -> None:

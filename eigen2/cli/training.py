@@ -15,13 +15,14 @@ from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import LightningDataModule, Trainer
 from lightning.pytorch.callbacks import ProgressBar
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
+from torch import distributed as dist
 
 from callbacks.budget import MemoryBudget, MemoryBudgetExceeded
 from eigen2.cli.checkpoint import ROOT, given, with_settings_of_fit
 from eigen2.cli.parser import Parser, explain, is_union_error
 from eigen2.cli.seeds import train_seeds
 from eigen2.core.module import GenerationModule
-from eigen2.distributed.strategy import PopulationStrategy, check_world, processes
+from eigen2.distributed.strategy import PopulationStrategy, check_world, device_list, processes
 from eigen2.errors import OUT_OF_MEMORY, RunStopped, UserError, require_range
 from eigen2.runtime.checkpoint import ChampionCheckpoint, DurableCheckpointIO
 from eigen2.runtime.console import GenerationReport, hide_library_messages
@@ -128,15 +129,17 @@ class EigenCLI(LightningCLI):
         if config.get("logger") is None:  # validate and test must not append to the curves of the fit
             kwargs["logger"] = RunLogger(config["default_root_dir"]) if fits else False
         kwargs["plugins"] = [*_as_list(config.get("plugins")), DurableCheckpointIO()]
-        if SLURMEnvironment.detect():  # Lightning would save in the middle of a generation and requeue the job itself
-            kwargs["plugins"].append(SLURMEnvironment(auto_requeue=False))
         devices, nodes = processes(vars(config)) if fits else (1, 1)
         check_world(devices * nodes, self.model.population_size)  # before they wait for each other
         if devices * nodes > 1 or not fits:
-            kwargs |= {"devices": devices, "num_nodes": nodes}
+            named = device_list(config["devices"]) or []  # which are kept, as a number would take the first ones
+            kwargs |= {"devices": named[:devices] or devices, "num_nodes": nodes}
         if devices * nodes > 1 and config.get("strategy", "auto") == "auto":
             kwargs["strategy"] = PopulationStrategy()
         try:
+            # Lightning would save in the middle of a generation and requeue the job itself; torchrun numbers its own
+            if SLURMEnvironment.detect() and not dist.is_torchelastic_launched():
+                kwargs["plugins"].append(SLURMEnvironment(auto_requeue=False))
             return super().instantiate_trainer(**kwargs)
         # the errors that Lightning raises for invalid settings, and for packages that are missing
         except (MisconfigurationException, ImportError, ValueError, TypeError, OverflowError, RuntimeError) as error:
@@ -174,9 +177,9 @@ class EigenCLI(LightningCLI):
         if (checks or seeds > 1) and self.datamodule.workload != "market":
             raise UserError(f"--checks and --seeds are of the workload market, not {self.datamodule.workload}")
         self.model.test_checks = checks
-        if seeds > 1:
-            self.model.other_champions = train_seeds(Path(path or ""), seeds)
         with locked_folder(root):
+            if seeds > 1:
+                self.model.other_champions = train_seeds(Path(path or ""), seeds, self._resources())
             self.model.generations_run = generations_of(path)
             self.trainer.test(ckpt_path=path, verbose=False, **kwargs)
         assert self.model.test_result is not None
@@ -188,6 +191,12 @@ class EigenCLI(LightningCLI):
         if path is None:
             raise UserError(f"{self.subcommand} needs a checkpoint: --ckpt_path best, last or a file")
         return find_checkpoint(Path(self.trainer.default_root_dir), path, or_start=False)
+
+    def _resources(self) -> dict[str, Any]:
+        """Return accelerator, devices and memory budget of this command, as groups of a configuration."""
+        trainer, budget = (self._get(self.config, name) for name in ("trainer", "budget"))
+        devices = (device_list(trainer["devices"]) or [])[:1] or 1
+        return {"trainer": {"accelerator": trainer["accelerator"], "devices": devices}, "budget": vars(budget)}
 
     def _write_report(self, root: Path) -> None:
         """Write the run's report; a failure is logged, as it must not fail the run."""

@@ -27,6 +27,7 @@ from eigen2.runtime.checksums import verify_checksum
 FORMAT = 2
 WEIGHTS, CONFIG = "champion.safetensors", "champion.json"
 SIGNATURE = f"{CONFIG}.sig"
+GRAPH = "actor.onnx"  # written beside them by the command line
 ALIKE = {
     **{"workload": "a workload", "actor": "an actor", "sizes": "networks of sizes"},
     **{"inference": "prices, columns or rules", "data_used": "days of prices"},
@@ -97,8 +98,8 @@ class ExportedChampion:
         target = Folder(folder)
         for name, content in contents.items():
             target.write(name, content)
-        if key is None:
-            target.delete(SIGNATURE)  # of another champion
+        for other in [GRAPH] if key is not None else [GRAPH, SIGNATURE]:
+            target.delete(other)  # of another champion
         return [folder / name for name in contents]
 
 
@@ -198,7 +199,7 @@ def _from_checkpoint(file: Path) -> ExportedChampion:
     saved, state = saved_run(checkpoint), checkpoint["state_dict"]
     spec = saved_part(saved, "inference")
     if "actor" not in spec:
-        workload = f"{spec['workload']}, whose champion only validate and test can use"
+        workload = f"{spec['workload']}, whose champion only validate, test and fire place use"
         raise UserError(f"checkpoint {file} is of the workload {workload}; give one of another workload")
     generation, fitness = (state[f"population.champion_{name}"].item() for name in ("generation", "fitness"))
     if generation < 0:

@@ -186,10 +186,8 @@ def processes(config: Mapping[str, Any]) -> tuple[int, int]:
         here = int(os.environ["LOCAL_WORLD_SIZE"])
         return here, int(os.environ["WORLD_SIZE"]) // here
     devices, nodes = config.get("devices", 1), int(config.get("num_nodes") or 1)
-    if isinstance(devices, str) and "," in devices:
-        devices = [part for part in devices.split(",") if part]
-    if isinstance(devices, list):
-        devices = len(devices)
+    if (named := device_list(devices)) is not None:
+        devices = len(named)
     elif devices in ("auto", "-1", -1):
         on_gpus = config.get("accelerator", "auto") in ("auto", "gpu", "cuda")
         devices = max(1, torch.cuda.device_count() if on_gpus else 1)
@@ -197,3 +195,10 @@ def processes(config: Mapping[str, Any]) -> tuple[int, int]:
         return int(devices), nodes
     except ValueError:
         raise UserError(f"trainer.devices is {devices!r}: give a number, a list of numbers, or auto") from None
+
+
+def device_list(devices: Any) -> list[Any] | None:
+    """Return the devices that `trainer.devices` lists, or None if it is a number of them or auto."""
+    if isinstance(devices, str) and "," in devices:
+        return [int(part) if part.strip().isdigit() else part for part in devices.split(",") if part]
+    return devices if isinstance(devices, list) else None

@@ -116,7 +116,7 @@ class _Checkpoint(ModelCheckpoint):
         overdue, self._overdue = trainer.strategy.broadcast(self._overdue), False
         try:
             super().on_train_epoch_end(trainer, pl_module)
-            if overdue:
+            if overdue and not compat.has_saved(self):
                 trainer.save_checkpoint(path)
         except OSError as error:
             self._overdue = True

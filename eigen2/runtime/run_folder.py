@@ -66,9 +66,14 @@ def find_checkpoint(root: Path, path: str | None, *, or_start: bool, put_aside: 
 
 
 def generations_of(checkpoint: str | None) -> int:
-    """Return the number of generations in the metrics.csv of a checkpoint's run; 0 without that file."""
+    """Return the generations of a checkpoint's run, by the last row of its metrics.csv; 0 without one.
+
+    A run that was resumed on another machine has no rows of the generations before.
+    """
     metrics = Path(checkpoint or "").resolve().parent.parent / "metrics.csv"
-    return max(0, metrics.read_bytes().count(b"\n") - 1) if metrics.is_file() else 0  # a line is a row
+    *rows, _ = metrics.read_bytes().split(b"\n") if metrics.is_file() else [b""]  # the last may be half written
+    generation = rows[-1].partition(b",")[0] if rows else b""
+    return int(generation) + 1 if generation.isdigit() else 0
 
 
 def move_earlier_run(root: Path) -> Path | None:

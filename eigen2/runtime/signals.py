@@ -7,7 +7,7 @@ import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from eigen2.errors import INTERRUPTED, REQUEUED, TERMINATED
+from eigen2.errors import INTERRUPTED, REQUEUED, TERMINATED, RunStopped
 
 CODES = {signal.SIGINT: INTERRUPTED, signal.SIGTERM: TERMINATED, signal.SIGUSR1: REQUEUED}
 """Exit code by signal; SLURM sends SIGUSR1 before a job's time is up (`#SBATCH --signal=USR1@120`)."""
@@ -37,6 +37,12 @@ def left_to_this_process() -> Iterator[None]:
     finally:
         for signum, previous in before.items():
             signal.signal(signum, previous)
+
+
+def stopped_by(number: signal.Signals) -> RunStopped:
+    """Return the end of a command that the same command resumes; SIGUSR1 also queues its SLURM job again."""
+    more = f"; {requeue()}" if number == signal.SIGUSR1 else ""
+    return RunStopped(f"stopped by {number.name}; the same command resumes{more}", CODES[number])
 
 
 def requeue() -> str:

@@ -12,6 +12,7 @@ from eigen2.files import Folder
 from eigen2.runtime.yaml_files import yaml_line
 
 PROGRAM = (sys.executable, "-m", "eigen2.cli", "fit")  # command of a trial
+ATTEMPT = "-" * 80  # line of output.txt before what an attempt prints; a trial that was stopped has several
 METRIC = "champion/validation_fitness"  # column of metrics.csv that a sweep maximizes
 
 
@@ -30,6 +31,8 @@ def start(folder: Folder, args: Sequence[str], running: IO[str]) -> subprocess.P
         folder.link_folder("cache", Path("..", "..", "cache"))
     options = [f"--trainer.default_root_dir={folder}", "--ckpt_path=last", "--report=false"]
     with folder.open_log("output.txt") as output:
+        output.write(f"{ATTEMPT}\n".encode())
+        output.flush()
         return subprocess.Popen(
             [*PROGRAM, *args, *options],
             stdin=subprocess.DEVNULL,
@@ -52,8 +55,8 @@ def fitness(folder: Path) -> dict[int, float]:
 
 
 def last_line(folder: Path) -> str:
-    """Return the last error line of a trial's output, else its last line."""
-    text = (folder / "output.txt").read_text(errors="replace")
+    """Return the last error line of what a trial printed in its last attempt, else its last line."""
+    text = (folder / "output.txt").read_text(errors="replace").rpartition(f"{ATTEMPT}\n")[2]
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     errors = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
     return (errors or lines or ["it printed nothing"])[-1][:400]

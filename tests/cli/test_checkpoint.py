@@ -1,5 +1,6 @@
 """`validate` and `test` play the market, windows, rules and population of the checkpoint's fit without being told."""
 
+import errno
 import json
 import shutil
 import sys
@@ -17,7 +18,6 @@ from eigen2.cli.checkpoint import given
 from eigen2.cli.main import main
 from eigen2.core.config import arguments_of, class_config, to_config
 from eigen2.erl.learners import TD3
-from eigen2.files import replacing
 from eigen2.market.simulation.rules import TradingRules
 from eigen2.market.synthetic.generator import SyntheticMarket
 from eigen2.runtime.checksums import write_checksum
@@ -171,13 +171,15 @@ def test_a_graph_that_cannot_be_written_ends_in_one_line(
     copied: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def write_onnx(actor: object, sizes: object, file: Path) -> Path:
-        with replacing(file):
-            return file
+        raise OSError(errno.ENOSPC, "No space left on device")
 
-    (copied / "out" / "actor.onnx").mkdir(parents=True)
+    graph = copied / "out" / "actor.onnx"
+    graph.parent.mkdir()
+    graph.write_text("of another champion")
     monkeypatch.setattr("eigen2.core.onnx.write_onnx", write_onnx)
     line = refused(capsys, "export", "--ckpt_path=run/checkpoints/last.ckpt", "--output=out", "--onnx=true")
-    assert line == "error: cannot write to out: It is a folder; choose another --output"
+    assert line == "error: cannot write to out: No space left on device; choose another --output"
+    assert not graph.exists()
 
 
 def test_a_checkpoint_does_not_say_where_to_write(copied: Path) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import torch
+from lightning.pytorch.cli import LightningCLI
 
 from eigen2.cli.main import main
 from eigen2.market.data.sample import sample_path
@@ -286,3 +287,37 @@ def test_a_fit_tells_that_too_few_cores_are_idle(
     monkeypatch.setenv("LOCAL_RANK", "1")
     refusal(capsys, *options, "--model.population_size=0")
     assert not caplog.records
+
+
+@pytest.mark.parametrize(
+    ("command", "given", "devices"),
+    [
+        ("fit", "[2, 3]", [2, 3]),
+        ("fit", "2,3", [2, 3]),
+        ("fit", "2", 2),
+        ("fit", "[3]", None),
+        ("validate", "[3]", [3]),
+        ("test", "4", 1),
+    ],
+)
+def test_devices_that_are_listed_are_used(
+    command: str, given: str, devices: object, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = list[dict[str, object]]()
+
+    def make(cli: LightningCLI, **settings: object) -> None:
+        made.append(settings)
+        raise ValueError("no such device")
+
+    monkeypatch.setattr(LightningCLI, "instantiate_trainer", make)
+    monkeypatch.setattr("eigen2.cli.training.with_settings_of_fit", lambda args, root: args)
+    assert refusal(capsys, f"--trainer.devices={given}", command=command) == "trainer: no such device"
+    assert made[0].get("devices") == devices
+
+
+def test_a_slurm_job_that_lightning_refuses_is_one_line(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("SLURM_JOB_NAME", "train")
+    monkeypatch.setenv("SLURM_NTASKS", "4")
+    assert "`--ntasks-per-node=4`" in refusal(capsys, f"--trainer.default_root_dir={tmp_path}")

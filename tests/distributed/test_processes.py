@@ -232,3 +232,15 @@ def test_mistakes_are_one_line(words: tuple[str, ...], named: str, tmp_path: Pat
         assert ended.returncode == 2, ended.stderr
         (line,) = ended.stderr.strip().splitlines()
         assert named in line
+
+
+def test_a_run_survives_a_disk_that_refuses_two_checkpoints_in_a_row(alone: Path, tmp_path: Path) -> None:
+    """It runs under torchrun in a job of SLURM, whose variables say nothing of torchrun's processes."""
+    slurm = {"SLURM_JOB_NAME": "train", "SLURM_NTASKS": "1", "SLURM_PROCID": "0", "SLURM_LOCALID": "0"}
+    refused = "--trainer.callbacks+=tests.faults.Refused", "--trainer.callbacks.generations=[1,2]"
+    first, second = (each.ended(300) for each in together(2, *RUN, *folder(tmp_path), *refused, **slurm))
+    assert (first.returncode, second.returncode) == (0, 0), first.stderr + second.stderr
+    last = [line for line in first.stderr.splitlines() if "last.ckpt" in line]
+    assert [line.partition("generation ")[2][0] for line in last] == ["1", "2", "3"], first.stderr
+    assert "written on retry" not in "".join(last[:2])
+    assert_same(alone, tmp_path)

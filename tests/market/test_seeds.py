@@ -3,15 +3,18 @@
 import json
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
+import yaml
 
 from eigen2.cli import seeds
 from eigen2.core.export import load
 from eigen2.errors import UserError
+from eigen2.files import Folder
 from eigen2.market.data.source import read_prices
 from eigen2.market.serving.trader import Trader
 from tests.command import eigen2
@@ -63,15 +66,35 @@ def test_a_training_that_did_not_save_its_last_generation_goes_on(
     copied, trained = tmp_path / "run", list[str]()
     shutil.copytree(run, copied, symlinks=True)
     monkeypatch.setattr(seeds, "_train", lambda folder, *_: trained.append(folder.name))
-    assert len(seeds.train_seeds(copied / "checkpoints" / "best.ckpt", 2)) == 1
+    assert len(seeds.train_seeds(copied / "checkpoints" / "best.ckpt", 2, {})) == 1
     assert trained == []
     checkpoints = copied / "seeds" / "8" / "checkpoints"
     shutil.copy(min(checkpoints.glob("generation-*.ckpt")), checkpoints / "last.ckpt")
-    seeds.train_seeds(copied / "checkpoints" / "best.ckpt", 2)
+    with pytest.raises(UserError, match=r"seeds/8 has not reached the run's 4 generations: repeat test --seeds, or"):
+        seeds.ensemble(copied / "checkpoints" / "best.ckpt")
+    seeds.train_seeds(copied / "checkpoints" / "best.ckpt", 2, {})
     assert trained == ["8"]
     (checkpoints / "last.ckpt").unlink()  # as of a training that was copied here without it
-    seeds.train_seeds(copied / "checkpoints" / "best.ckpt", 2)
+    seeds.train_seeds(copied / "checkpoints" / "best.ckpt", 2, {})
     assert trained == ["8"]
+
+
+def test_a_training_takes_the_resources_of_the_test(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    copied, given = tmp_path / "run", list[str]()
+
+    def start(folder: Folder, args: list[str], running: object) -> SimpleNamespace:
+        given.extend(args)
+        return SimpleNamespace(poll=lambda: 0, returncode=0)
+
+    shutil.copytree(run, copied, symlinks=True)
+    (copied / "seeds" / "8" / "checkpoints" / "last.ckpt").unlink()
+    (copied / "seeds" / "8" / "metrics.csv").unlink()
+    monkeypatch.setattr(seeds, "start", start)
+    own = {"trainer": {"accelerator": "cpu", "devices": [1]}, "budget": {"memory_budget_gb": 8.0}}
+    seeds.train_seeds(copied / "checkpoints" / "best.ckpt", 2, own)
+    settings = yaml.safe_load(given[-1])
+    assert settings["budget"] == own["budget"]
+    assert settings["trainer"].items() >= {**own["trainer"], "max_epochs": 4}.items()
 
 
 def test_the_ensemble_is_exported_and_predicts(run: Path, fitted: Fitted, tmp_path: Path) -> None:
@@ -107,9 +130,9 @@ def test_what_cannot_be_trained_or_combined_is_refused_in_one_line(
     with pytest.raises(UserError, match=r"no trainings with other seeds in .*seeds: test --seeds 5 makes them"):
         seeds.ensemble(copied)
     with pytest.raises(UserError, match=r"best\.ckpt is in no run's folder, where the other seeds are: give best"):
-        seeds.train_seeds(copied, 2)
+        seeds.train_seeds(copied, 2, {})
     (tmp_path / "run" / "metrics.csv").write_text("generation\n0\n")
     config = {"model": {"actor": "mine.Tiny"}, "data": {}, "seed_everything": 7, "trainer": {"max_epochs": 4}}
     monkeypatch.setattr(seeds, "read_checkpoint", lambda file: {"eigen2": {"config": config}})
     with pytest.raises(UserError, match=r"the fit used mine\.Tiny, which is not eigen2's own, .* --seed_everything 8 "):
-        seeds.train_seeds(copied, 2)
+        seeds.train_seeds(copied, 2, {})

@@ -14,7 +14,9 @@ from eigen2.runtime.run_folder import find_checkpoint, generations_of, move_earl
 def test_generations_are_counted_whatever_their_rows_hold(tmp_path: Path) -> None:
     checkpoint = str(tmp_path / "checkpoints" / "best.ckpt")
     assert generations_of(checkpoint) == generations_of(None) == 0
-    for content, count in ((b"", 0), (b"generation,loss\n", 0), (b"generation,loss\n0,1\n1,\xff\n2,tor", 2)):
+    rows = {b"": 0, b"generation,loss\n": 0, b"generation,loss\n0,1\n1,\xff\n2,tor": 2}
+    resumed_elsewhere = {b"generation\n7\n8\n": 9}
+    for content, count in {**rows, **resumed_elsewhere}.items():
         (tmp_path / "metrics.csv").write_bytes(content)
         assert generations_of(checkpoint) == count
 

@@ -175,6 +175,14 @@ def test_failed_trials_are_reported_and_replaced(tmp_path: Path, capsys: pytest.
     assert len(rows(tmp_path / "hopeless")) == 5
 
 
+def test_the_last_line_is_of_the_last_attempt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trial, "PROGRAM", [sys.executable, "-c", "import sys; print(sys.argv[1])"])
+    for said, line in (("error: no price file", "no price file"), ("stopped", "stopped"), ("", "it printed nothing")):
+        with (tmp_path / "running").open("w") as running:
+            trial.start(Folder(tmp_path), [said], running).wait()
+        assert trial.last_line(tmp_path) == line
+
+
 def test_a_trial_that_is_stopped_by_itself_failed_and_is_replaced(tmp_path: Path) -> None:
     folder = tmp_path / "sweep"
     sweep = started(folder, "--trials", 2, "--set", "model.noise_decay=0.3")
