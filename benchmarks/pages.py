@@ -104,7 +104,7 @@ def where(figures: Figures, *commits: str) -> str:
     machine = figures["machine"]
     threads = f" with {machine['threads']} thread{'s' * (machine['threads'] > 1)}" if "threads" in machine else ""
     measured = ", ".join(sorted({commit[:7] for commit in commits or (str(machine["commit"]),)}))
-    changed = " with changes" * bool(machine["dirty"])
+    changed = {True: " with changes", False: ""}.get(machine["dirty"], ", with or without changes")
     gpu = f", {machine['accelerator']}" if machine.get("accelerator") else ""
     hardware = f"{machine['machine']}, {machine['cores']} cores{gpu}"
     return f"{hardware}, torch {machine['torch']}{threads}, commit {measured}{changed}"

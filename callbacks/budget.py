@@ -50,7 +50,7 @@ class MemoryBudget(Callback):
         self.memory_budget_gb, self.memory_budget_share = memory_budget_gb, memory_budget_share
         self._warned: set[str] = set()
         self._used: dict[tuple[str, int, str], int] = {}  # of a limit after a phase
-        self._reached: Limit | None = None
+        self._reached: Limit | str | None = None  # limit that is reached, or who has reached one
 
     @property
     def budget_bytes(self) -> int | None:
@@ -76,9 +76,10 @@ class MemoryBudget(Callback):
         self.on_phase_end(trainer, pl_module, "validation")
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Check at the end of an epoch; let the checkpoint be written before the run ends."""
+        """Check at the end of an epoch, all processes together; let the checkpoint be written before the run ends."""
         self._reached = self._reached_limit("epoch")
-        if self._reached is not None:
+        if trainer.strategy.reduce_boolean_decision(self._reached is not None, all=False):
+            self._reached = self._reached or "almost all memory of another process"
             trainer.should_stop = True
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -104,7 +105,7 @@ class MemoryBudget(Callback):
         return reached
 
     @staticmethod
-    def _stop(limit: Limit | None, when: str) -> None:
+    def _stop(limit: Limit | str | None, when: str) -> None:
         if limit is not None:
             advice = "resume from the last checkpoint with more memory or smaller settings"
             raise MemoryBudgetExceeded(f"stopped {when}: {limit} used; {advice}")

@@ -11,6 +11,7 @@ from typing import Any
 from lightning.pytorch import Callback, LightningModule, Trainer
 
 from callbacks.budget import MemoryBudgetExceeded
+from eigen2.errors import is_shortage
 from eigen2.files import Folder
 from eigen2.memory.csvfile import ResumableCsv
 from eigen2.memory.leaks import AFTER, Leak, LeakWatch
@@ -126,7 +127,10 @@ class MemoryProfiler(Callback):
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         """Print the summary, in full where memory ran out, and close the file."""
-        self._summarise(short=not isinstance(exception, MemoryBudgetExceeded))
+        ran_out = isinstance(exception, MemoryBudgetExceeded) or is_shortage(exception)
+        if ran_out and self._watch is None and self._baseline is not None:  # the end of training printed it in short
+            self._print_once(format_owners(self._measure("end", self.latest, whole=True), self._baseline))
+        self._summarise(short=not ran_out)
         self._stop()
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:

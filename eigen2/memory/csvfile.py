@@ -49,6 +49,7 @@ class ResumableCsv:
         if header and KEY not in header:
             raise UserError(f"{self.path} has no column {KEY!r}: move the file away or write elsewhere")
         self.columns, self._first = tuple(header) if first > 0 else (), first
+        self._pending = deque((row for row in self._pending if int(row[KEY]) < first), MAX_PENDING)
         try:
             self._replace(self.columns)
         except OSError as error:

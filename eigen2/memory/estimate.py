@@ -59,6 +59,7 @@ class PeakEstimate:
         self._gpu = device.type == "cuda"
         self._kind = "GPU memory" if self._gpu else "RAM"
         if self._gpu:
+            torch.cuda.empty_cache()  # which counts as taken
             self._available, self._process = torch.cuda.mem_get_info(device)[0], 0
         else:
             trim_malloc()  # else the RSS counts pages that were freed after reading prices
@@ -70,9 +71,10 @@ class PeakEstimate:
         """Add bytes by owner before they are allocated; raises UserError if the total exceeds what was available."""
         self._needed |= needed
         if sum(self._needed.values()) > self._available:
+            used = "" if self._gpu else f" in addition to the {self._process / GB:.2f} GB in use"
             raise UserError(
-                f"this run needs {arithmetic(self._needed)} of {self._kind} in addition to the "
-                f"{self._process / GB:.2f} GB in use, with {self._available / GB:.2f} GB available; {self._remedy}"
+                f"this run needs {arithmetic(self._needed)} of {self._kind}{used}, with "
+                f"{self._available / GB:.2f} GB available; {self._remedy}"
             )
 
     def require_temporary(self, tensors: int, checkpoint: int = 0) -> None:

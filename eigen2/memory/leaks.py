@@ -242,8 +242,10 @@ class LeakWatch:
         return max(rises, key=lambda phase: rises[phase])
 
     def _write(self) -> None:
-        """Write verdict.json once there was a leak or a trace; a disk error is logged."""
-        if self._folder is None or not (self.leak or self._revised or self._asked):
+        """Write verdict.json once there was a leak or a trace, in an earlier fit too; a disk error is logged."""
+        if self._folder is None or not (
+            self.leak or self._revised or self._asked or self._folder.file("verdict.json").exists()
+        ):
             return
         record = {
             "leak": self.leak and self.leak.record(),

@@ -107,11 +107,11 @@ def _groups() -> Iterator[Limit]:
             continue
         group = root / path.lstrip("/")
         for folder in (group, *group.parents):
-            if folder.is_relative_to(root) and (limit := _limit(folder, *names)) is not None:
+            if folder.is_relative_to(root) and (limit := _limit(folder, root, *names)) is not None:
                 yield limit
 
 
-def _limit(folder: Path, limit_name: str, used_name: str, inactive_name: str) -> Limit | None:
+def _limit(folder: Path, root: Path, limit_name: str, used_name: str, inactive_name: str) -> Limit | None:
     try:
         limit = (folder / limit_name).read_text().strip()
         used = int((folder / used_name).read_text())
@@ -120,4 +120,5 @@ def _limit(folder: Path, limit_name: str, used_name: str, inactive_name: str) ->
         return None
     if limit == "max" or int(limit) >= _NO_LIMIT:
         return None
-    return Limit("the control group's memory", used - int(stat.get(inactive_name, 0)), int(limit), True)
+    name = "" if folder == root else f" (/{folder.relative_to(root)})"
+    return Limit(f"the control group's memory{name}", used - int(stat.get(inactive_name, 0)), int(limit), True)

@@ -28,6 +28,7 @@ _FRAMES = 12  # frames kept of a traceback, to find the line that called a libra
 _EVENTS = 100_000  # latest allocations on a GPU that the page of them shows
 _EIGEN2 = Path(__file__).parents[1]
 _PROFILER = (str(_EIGEN2 / "memory"), str(_EIGEN2.parent / "callbacks" / "memory.py"))
+_OWN = (f"{_EIGEN2}/", f"{_EIGEN2.parent / 'callbacks'}/")
 _LIBRARIES = tuple({str(Path(sysconfig.get_path(name))) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 
 
@@ -207,7 +208,7 @@ def _by_site(allocations: Iterable[tuple[Sequence[tuple[str, int]], int]], suffi
     for frames, nbytes in allocations:
         if frames and not any(file.startswith(_PROFILER) for file, _ in frames):
             outside = [frame for frame in frames if not frame[0].startswith(("<", *_LIBRARIES))]
-            users = [frame for frame in outside if not frame[0].startswith(f"{_EIGEN2}/")]
+            users = [frame for frame in outside if not frame[0].startswith(_OWN)]
             file, line = [*users, *outside, frames[0]][0]
             sizes[Site(f"{file}:{line}{suffix}", 0, bool(users))] += nbytes
     return sizes

@@ -20,6 +20,7 @@ from eigen2.runtime.provenance import describe_changes
 from eigen2.runtime.reliability import selection_verdict
 
 NUMBERS = dict(zip(("size", "entry", "exit", "gain, %", "profit"), TRADE, strict=True))  # column by heading
+CHANGES = {True: " and uncommitted changes", None: " with or without changes"}  # by whether there were any
 MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 
 
@@ -88,7 +89,7 @@ def provenance(run: RunRecord) -> dict[str, str]:
         "seed": record.get("seed"),
         "prices": settings.get("data.prices"),
         "survivors": record.get("data", {}).get("survivors"),
-        "commit": commit and commit + (" and uncommitted changes" if record.get("dirty") else ""),
+        "commit": commit and commit + CHANGES.get(record.get("dirty"), ""),
         "versions": ", ".join(f"{name} {version}" for name, version in record.get("versions", {}).items()) or None,
         "machine": record.get("machine"),
     }

@@ -171,7 +171,7 @@ class GenerationCheckpoint(_Checkpoint):
             folder = Folder(self.dirpath)
             for torn in folder.path.glob(".*.draft"):
                 if DRAFT.fullmatch(torn.name):
-                    folder.delete(torn.name)
+                    _delete(torn)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Keep the previous checkpoint as an earlier one, save the new one, and delete those beyond `keep`.
@@ -191,7 +191,7 @@ class GenerationCheckpoint(_Checkpoint):
             kept = earlier_checkpoints(last.parent, trainer.current_epoch)[: self.keep - 1]
             for old in earlier_checkpoints(last.parent):
                 if old not in kept:
-                    Folder(old.parent).delete(old.name)
+                    _delete(old)
 
 
 class ChampionCheckpoint(_Checkpoint):
@@ -205,6 +205,14 @@ class ChampionCheckpoint(_Checkpoint):
 
     def __init__(self, dirpath: str | None = None) -> None:
         super().__init__(dirpath, BEST, monitor="champion/validation_fitness", mode="max")
+
+
+def _delete(path: Path) -> None:
+    """Delete a file of the folder of checkpoints; log a disk error, after which the next generation tries again."""
+    try:
+        Folder(path.parent).delete(path.name)
+    except OSError as error:
+        log.warning("cannot delete %s: %s", path, error.strerror or error)
 
 
 def keep_earlier(last: Path) -> None:
@@ -222,12 +230,15 @@ def newest_intact(folder: Path, put_aside: bool = False) -> Path | None:
     """Return the newest checkpoint whose checksums match; None if there are none.
 
     Raises UserError if all are damaged, or one cannot be read for another reason. With `put_aside`, a damaged
-    `last.ckpt` is renamed `damaged.ckpt`, so that it is not kept as an earlier one.
+    `last.ckpt` is renamed `damaged.ckpt` where an earlier one is found, so that it is not kept as an earlier one.
     """
     paths = [path for path in (folder / LAST, *earlier_checkpoints(folder)) if path.exists()]
     for path in paths:
         try:
             verify_checkpoint(path)
+            if put_aside and path.name != LAST and paths[0].name == LAST:
+                with suppress(OSError):  # a folder that cannot be written has no later checkpoints either
+                    Folder(folder).rename(LAST, DAMAGED)
             return path
         except (DamagedFile, OSError) as error:
             if is_shortage(error):
@@ -236,9 +247,6 @@ def newest_intact(folder: Path, put_aside: bool = False) -> Path | None:
                 why = error.strerror or error
                 raise UserError(f"{path} cannot be read ({why}): try again, or give an earlier file there") from error
             log.warning("checkpoint %s is damaged (%s); using the one before", path, error)
-            if path.name == LAST and put_aside:
-                with suppress(OSError):  # a folder that cannot be written has no later checkpoints either
-                    Folder(folder).rename(LAST, DAMAGED)
     if paths:
         raise UserError(f"all {len(paths)} checkpoints in {folder} are damaged; --ckpt_path best may be intact")
     return None

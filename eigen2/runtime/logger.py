@@ -132,6 +132,7 @@ class RunLogger(Logger):
             raise ValueError(f"metrics of generation {step} cannot follow generation {self._generation}")
         if self._events is None:
             self._csv.start(step)
+            self._pending = deque((event for event in self._pending if event[0] < step), MAX_PENDING)
             self._events = EventFile(self._folder / "tensorboard", self._warn, purge_step=step)
             self._writer = compat.summary_writer(self._events)
         elif step != self._generation:

@@ -15,13 +15,13 @@ ROOT = Path(__file__).parents[2]  # root of the source, in a clone
 def describe_run() -> dict[str, Any]:
     """Return versions, machine, and the commit if eigen2 runs from a clone; None for what is unknown."""
     commit = _git("rev-parse", "HEAD")
+    changes = _git("status", "--porcelain", "--", ".", ":!docs")  # docs change no result, and benchmarks write them
     versions = {name: version(name) for name in ("eigen2", "torch", "lightning")}
     return {
         "versions": {"python": platform.python_version(), **versions},
         "machine": f"{processor()}, {os.cpu_count()} cores",
         "commit": commit,
-        # docs change no result, and benchmarks write them
-        "dirty": bool(_git("status", "--porcelain", "--", ".", ":!docs")) if commit else None,
+        "dirty": None if commit is None or changes is None else bool(changes),
     }
 
 

@@ -43,15 +43,16 @@ class GracefulStop(Callback):
         self._handlers = {signum: signal.signal(signum, self._handle) for signum in (*CODES, signal.SIGALRM)}
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Record when the generation began."""
+        """Record when the generation began; raise RunStopped if a signal came while the one before was saved."""
         self._began = time.monotonic()
+        if (received := self._received_by_any(trainer)) is not None:
+            raise self._stopped(received, f"before generation {trainer.current_epoch}")
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Record how long the generation took; if any process received a signal, stop all after the checkpoint."""
         self._took_s = time.monotonic() - self._began
-        if number := int(trainer.strategy.reduce(torch.tensor(int(self._received or 0)), reduce_op="max")):
-            self._received = signal.Signals(number)
-            trainer.should_stop = True
+        self._received = self._received_by_any(trainer)
+        trainer.should_stop = trainer.should_stop or self._received is not None
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """End the run if a signal came: raises RunStopped with the signal's exit code."""
@@ -86,6 +87,10 @@ class GracefulStop(Callback):
             f"{self._received.name}: the run ends after generation {generation}, within {self.grace_seconds:g} s; "
             "a second signal ends it at once\n"
         )
+
+    def _received_by_any(self, trainer: Trainer) -> signal.Signals | None:
+        number = int(trainer.strategy.reduce(torch.tensor(int(self._received or 0)), reduce_op="max"))
+        return signal.Signals(number) if number else None
 
     def _stopped(self, received: signal.Signals, when: str) -> RunStopped:
         first = self._trainer is None or self._trainer.is_global_zero

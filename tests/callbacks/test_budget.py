@@ -8,8 +8,9 @@ import psutil
 import pytest
 from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.strategies import Strategy
 
-from callbacks import MemoryBudget, MemoryBudgetExceeded
+from callbacks import MemoryBudget, MemoryBudgetExceeded, MemoryProfiler
 from eigen2.memory import limits as limits_module
 from eigen2.memory.limits import Limit
 
@@ -115,6 +116,36 @@ def test_at_the_end_of_an_epoch_the_checkpoint_comes_first(
         with pytest.raises(MemoryBudgetExceeded, match="after epoch 1: "):
             fit(Late(1), saver, epochs=5)
     assert {path.name for path in tmp_path.glob("*.ckpt")} == {"epoch=0.ckpt", "epoch=1.ckpt"}
+
+
+@pytest.mark.parametrize("profiler_first", [False, True])
+def test_who_holds_the_memory_is_printed_whichever_callback_is_listed_first(
+    fit: Fit, used: dict[str, int], profiler_first: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Late(MemoryBudget):
+        def on_train_epoch_end(self, trainer: Trainer, pl_module: Any) -> None:
+            used["bytes"] = 990
+            super().on_train_epoch_end(trainer, pl_module)
+
+    callbacks = [MemoryProfiler(), Late(1)]
+    with pytest.raises(MemoryBudgetExceeded):
+        fit(*callbacks[:: 1 if profiler_first else -1])
+    assert "unaccounted" in capsys.readouterr().out
+
+
+def test_a_limit_that_another_process_reaches_ends_all_after_the_same_epoch(
+    fit: Fit, used: dict[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decided = iter([False, True])
+
+    def any_of_all(strategy: object, decision: bool, all: bool) -> bool:
+        assert not decision
+        assert not all
+        return next(decided)
+
+    monkeypatch.setattr(Strategy, "reduce_boolean_decision", any_of_all)
+    with pytest.raises(MemoryBudgetExceeded, match="after epoch 1: almost all memory of another process used; resume"):
+        fit(MemoryBudget(1), epochs=5)
 
 
 def test_a_share_is_of_the_memory_that_groups_and_the_machine_allow(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -423,3 +423,13 @@ def test_phases_count_small_objects_in_two_epochs_of_five(fit: Fit, tmp_path: Pa
         7,
     }  # not always the same of five
     assert {int(row["generation"]) for row in rows if not row["python_bytes"]} == {0, 1, 4, 5, 8, 9}
+
+
+def test_the_verdict_of_an_earlier_fit_does_not_stay(fit: Fit, tmp_path: Path) -> None:
+    file = tmp_path / "memory" / "verdict.json"
+    fit(MemoryProfiler())
+    assert not file.exists(), "without a leak there is none"
+    file.parent.mkdir(exist_ok=True)
+    file.write_text('{"leak": {"phase": "train"}}')
+    fit(MemoryProfiler())
+    assert json.loads(file.read_text())["leak"] is None

@@ -1,4 +1,5 @@
 import csv
+import errno
 import itertools
 import math
 from pathlib import Path
@@ -9,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from eigen2.files import AppendFile
 from eigen2.memory.csvfile import ResumableCsv
 
 
@@ -101,6 +103,28 @@ def test_a_kill_while_the_file_is_replaced_leaves_the_old_rows(tmp_path: Path, m
     write(path, [{"generation": 1, "b": 2}], first=1)
     assert path.read_text() == "generation,a,b\n0,1,\n1,,2\n"
     assert sorted(file.name for file in tmp_path.iterdir()) == ["m.csv"]
+
+
+def test_rows_that_the_disk_refused_are_not_written_again_by_a_fit_from_before_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table, full = ResumableCsv(tmp_path / "m.csv"), {"disk": False}
+    append = AppendFile.append
+
+    def refuse(file: AppendFile, content: bytes) -> None:
+        if full["disk"]:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        append(file, content)
+
+    monkeypatch.setattr(AppendFile, "append", refuse)
+    table.start(0)
+    assert table.append({"generation": 0, "a": 1})
+    full["disk"] = True
+    assert not any(table.append({"generation": generation, "a": 1}) for generation in (1, 2))
+    full["disk"] = False
+    table.start(2)
+    assert table.append({"generation": 2, "a": 5})
+    assert table.path.read_text() == "generation,a\n0,1\n1,1\n2,5\n"
 
 
 def test_wrong_use_is_refused(tmp_path: Path) -> None:

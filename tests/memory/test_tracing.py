@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from callbacks import plots
 from eigen2.files import Folder
 from eigen2.memory.tracing import GENERATIONS, Tracer
 from tests.command import in_fork
@@ -105,3 +106,12 @@ def test_memray_draws_a_page_that_loads_nothing(tmp_path: Path) -> None:
     assert '<link rel="stylesheet" href="http' not in page
     assert __file__ in line
     assert nbytes == pytest.approx(400_000, rel=0.05)
+
+
+def test_the_callbacks_of_eigen2_are_not_the_users_code(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    cuda, tracer = FakeCuda(monkeypatch), Tracer(Folder(tmp_path), gpu=True)
+    for _ in range(GENERATIONS):
+        cuda.kept.append((plots.__file__, 1))
+        tracer.generation_end()
+    (site,) = [site for site in tracer.close().sites if "GPU" in site.line]
+    assert (site.line, site.users) == (f"{plots.__file__}:1 on the GPU", False)

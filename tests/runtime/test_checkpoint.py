@@ -11,8 +11,10 @@ import pytest
 import torch
 from lightning.pytorch import Trainer
 
+from eigen2.cli.main import main
 from eigen2.erl.module import ERLModule
 from eigen2.errors import UserError
+from eigen2.files import Folder
 from eigen2.runtime.checkpoint import (
     DurableCheckpointIO,
     GenerationCheckpoint,
@@ -156,6 +158,30 @@ def test_the_newest_intact_checkpoint_is_found_and_damaged_ones_are_named(
     damage(oldest, "empty")
     with pytest.raises(UserError, match=r"^all 2 checkpoints in .* are damaged; --ckpt_path best"):
         newest_intact(tmp_path)
+
+
+def test_a_command_that_is_repeated_does_not_start_anew_where_the_only_checkpoint_is_damaged(tmp_path: Path) -> None:
+    (last,) = checkpoints(tmp_path, 0)
+    damage(last, "flipped")
+    for _ in range(2):
+        with pytest.raises(UserError, match=r"^all 1 checkpoints in .* are damaged; --ckpt_path best"):
+            newest_intact(tmp_path, put_aside=True)
+
+
+def test_an_earlier_checkpoint_that_cannot_be_deleted_is_no_reason_to_stop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(folder: Folder, name: str) -> None:
+        if name.startswith("generation-") and folder.file(name).exists():
+            raise OSError(errno.EIO, "Input/output error")
+        folder.file(name).unlink(missing_ok=True)
+
+    monkeypatch.setattr(Folder, "delete", refuse)
+    main(["fit", "--config", "tests/small.yaml", f"--trainer.default_root_dir={tmp_path}", "--trainer.max_epochs=3"])
+    said = [line for line in capsys.readouterr().err.splitlines() if "cannot delete" in line]
+    assert len(said) == 1
+    assert f"cannot delete {tmp_path / 'checkpoints' / 'generation-00000.ckpt'}: Input/output error" in said[0]
+    assert verify_checksum(tmp_path / "checkpoints" / "last.ckpt") == 2
 
 
 def test_a_checkpoint_that_cannot_be_read_now_is_not_taken_for_damaged(

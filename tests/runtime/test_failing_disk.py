@@ -28,8 +28,8 @@ SIZES = (0, 1, 1000, 2500, 5000, 10_000, 20_000, 60_000, 100_000, 300_000, 600_0
 EVERY = [pytest.param(1, False, marks=pytest.mark.slow), pytest.param(1, True, marks=pytest.mark.slow)]
 """Every call fails, alone or with all that follow."""
 COMMANDS: dict[str, list[object]] = {
-    "fit": ["fit", *SMALL, "--trainer.max_epochs", 2],
-    "resume": ["fit", *SMALL, "--trainer.max_epochs", 2, "--ckpt_path", "last"],
+    "fit": ["fit", *SMALL, "--trainer.max_epochs", 3],
+    "resume": ["fit", *SMALL, "--trainer.max_epochs", 3, "--ckpt_path", "last"],
     "again": ["fit", *SMALL, "--trainer.max_epochs", 1],  # moves the run in the folder aside
     "test": ["test", *SMALL, "--ckpt_path", "best"],
     "validate": ["validate", *SMALL, "--ckpt_path", "best"],

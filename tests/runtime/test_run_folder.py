@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from eigen2.files import Folder
+from eigen2.runtime import provenance
 from eigen2.runtime.checkpoint import save_archive
 from eigen2.runtime.run_folder import find_checkpoint, generations_of, move_earlier_run
 
@@ -45,3 +46,14 @@ def test_a_damaged_checkpoint_may_lie_where_nothing_can_be_written(
     save_archive({}, folder / "generation-00001.ckpt", 1)
     monkeypatch.setattr(Folder, "rename", refuse)
     assert find_checkpoint(tmp_path, "last", or_start=False) == str(folder / "generation-00001.ckpt")
+
+
+@pytest.mark.parametrize(
+    ("commit", "status", "dirty"),
+    [("abc", "", False), ("abc", " M a.py", True), ("abc", None, None), (None, None, None)],
+)
+def test_whether_code_has_changed_may_be_unknown(
+    commit: str | None, status: str | None, dirty: bool | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(provenance, "_git", lambda command, *words: commit if command == "rev-parse" else status)
+    assert provenance.describe_run()["dirty"] is dirty

@@ -1,14 +1,16 @@
 """The logger of a run: its files hold the generations of its fits, and nothing else."""
 
+import errno
 import os
 import shutil
 from pathlib import Path
 
+import pytest
 from lightning.pytorch import Trainer
 from lightning.pytorch.demos.boring_classes import BoringModel
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from eigen2.runtime.logger import RunLogger
+from eigen2.runtime.logger import EventFile, RunLogger
 
 
 class Logging(BoringModel):
@@ -62,6 +64,21 @@ def test_one_logger_serves_several_fits(tmp_path: Path) -> None:
     assert rows(tmp_path) == {0: 0.5, 1: 1.5, 2: 2.5}
     fit(logger, 0)
     assert rows(tmp_path) == {0: 0.5}
+
+
+def test_points_that_the_disk_refused_are_not_drawn_again_by_a_fit_from_before_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logger, write = RunLogger(str(tmp_path)), EventFile.write
+
+    def refuse(file: EventFile, event: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(EventFile, "write", refuse)
+    fit(logger, 0, 1, 2)
+    monkeypatch.setattr(EventFile, "write", write)
+    fit(logger, 1)
+    assert rows(tmp_path) == {0: 0.5, 1: 1.5}
 
 
 def test_a_folder_that_is_deleted_leaves_no_file_open(tmp_path: Path) -> None:

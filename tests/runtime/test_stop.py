@@ -122,6 +122,21 @@ def test_a_generation_that_takes_longer_than_the_grace_is_not_finished(monkeypat
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 
+def test_a_signal_while_a_generation_is_saved_starts_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    trainer = Trainer(accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False)
+    module, callback = LightningModule(), stop.GracefulStop(grace_seconds=60)
+    try:
+        callback.on_train_start(trainer, module)
+        callback.on_train_epoch_start(trainer, module)
+        callback.on_train_epoch_end(trainer, module)
+        assert not trainer.should_stop
+        os.kill(os.getpid(), signal.SIGTERM)
+        with pytest.raises(stop.RunStopped, match="before generation 0; --ckpt_path last resumes"):
+            callback.on_train_epoch_start(trainer, module)
+    finally:
+        callback.teardown(trainer, module, "fit")
+
+
 def test_once_the_run_ends_the_alarm_leaves_its_end_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Callbacks that end before it, such as one that waits for uploads, are not interrupted."""
     trainer = Trainer(accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False)
