@@ -117,7 +117,9 @@ def _learnability(options: Namespace) -> None:
     prices, (most_days, most_columns) = read_prices(options.file, options.features), LEARNABILITY_SIZE
     membership = None if options.membership is None else read_membership(options.membership)
     prices = prices[prices["date"] >= prices["date"].drop_duplicates().nlargest(most_days).min()]
-    kept = {*prices["ticker"].value_counts().index[:most_columns], *options.indicators}
+    days = np.unique(prices["date"])
+    counted = prices["date"] < days[len(days) - default_days("holdout_days", len(days))]  # by the past, not survival
+    kept = {*prices.loc[counted, "ticker"].value_counts().index[:most_columns], *options.indicators}
     settings: dict[str, Any] = {name: options[name] for name in ("indicators", "features")}
     panel = build_panel(prices[prices["ticker"].isin(kept)], **settings, membership=membership)
     columns = resolve(Universe(), panel)

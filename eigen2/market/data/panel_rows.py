@@ -121,6 +121,12 @@ def members(prices: Float32[np.ndarray, "days columns bars"]) -> Bool[np.ndarray
     return known
 
 
+def orderable(prices: Float32[np.ndarray, "days columns bars"]) -> Bool[np.ndarray, "days columns"]:
+    """Return the days on which each column may be ordered: it may be opened, and has a close."""
+    found: Bool[np.ndarray, "days columns"] = members(prices) & (prices[..., 3] > 0)
+    return found
+
+
 def describe_members(prices: Float32[np.ndarray, "days columns bars"]) -> str:
     """Return how many columns may be bought on a day, as text."""
     count = members(prices).sum(1)

@@ -21,8 +21,8 @@ from eigen2.market.evaluation.performance import (
     MIN_DEVIATION,
     YEAR,
     format_measure,
-    intercept_t,
     measure_all,
+    overlapping_t,
     total_return,
 )
 from eigen2.market.evaluation.robustness import COSTS_BPS, Contender, Leak, Robustness, robustness
@@ -180,7 +180,7 @@ class Backtest:
             return "How well it ranks the columns was not compared with a ridge regression."
         difference = own.daily - ridge.daily
         # an actor that has learned nothing ranks as the ridge regression that it starts from
-        t = np.nan_to_num(intercept_t(difference[np.isfinite(difference)], lags=horizon - 1))
+        t = np.nan_to_num(overlapping_t(difference[np.isfinite(difference)], horizon))
         found = "no better and no worse than" if abs(t) < RANKED_BETTER else "better than" if t > 0 else "worse than"
         return (
             f"It ranks the columns {found} a ridge regression: Rank IC {own.mean:.3f} and {ridge.mean:.3f} over "

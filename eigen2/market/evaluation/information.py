@@ -8,8 +8,8 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float, Shaped
 
-from eigen2.market.data.panel_rows import members
-from eigen2.market.evaluation.performance import MIN_DEVIATION, intercept_t, upper_tail
+from eigen2.market.data.panel_rows import orderable
+from eigen2.market.evaluation.performance import MIN_DEVIATION, overlapping_t, upper_tail
 from eigen2.market.simulation.returns import relative_returns
 from eigen2.market.simulation.rules import TradingRules
 from eigen2.market.simulation.simulate import Prices
@@ -73,8 +73,8 @@ class Information:
 
     @property
     def t(self) -> float:
-        """Return the t-statistic of the mean, with horizon - 1 lags, as returns of so many days overlap."""
-        return intercept_t(self.known, lags=self.horizon - 1)
+        """Return the t-statistic of the mean, see `overlapping_t`."""
+        return overlapping_t(self.known, self.horizon)
 
     @property
     def p(self) -> float:
@@ -93,10 +93,10 @@ def information(
 ) -> dict[int, Information]:
     """Return the Rank IC of the scores of `days` for each horizon; how it falls with the horizon is its decay.
 
-    Scores and prices are of all days. Columns without a close have no score, nor do those that are no members.
+    Scores and prices are of all days. Columns that cannot be ordered on a day have no score.
     """
     span = slice(days.start, days.stop)
-    priced = (prices[span, :, 3] > 0) & members(prices)[span]
+    priced = orderable(prices[span])
     scored = np.where(priced, scores[span], np.nan)
     found = {}
     for horizon in horizons:

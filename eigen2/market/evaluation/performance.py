@@ -4,6 +4,7 @@ Measures take one account, or several with leading axes `*accounts`. A ratio who
 gains over losses where nothing was lost, is NaN.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import NormalDist
@@ -120,6 +121,16 @@ def intercept_t(values: Curve, *regressors: Curve, lags: int | None = None) -> f
     weighted = [(1 - lag / (lags + 1)) * (moments[lag:].T @ moments[: days - lag]) for lag in range(lags + 1)]
     covariance = inverse @ (sum(weighted) + np.transpose(sum(weighted[1:]))) @ inverse * days / (days - coefficients)
     return float(fitted[0] / np.sqrt(covariance[0, 0]))
+
+
+def overlapping_t(values: Curve, horizon: int) -> float:
+    """Return the t-statistic of the mean of values that are each of `horizon` days and overlap.
+
+    With horizon - 1 lags, the weights of Newey and West count (2 h^2 + 1) / (3 h^2) of the variance of a mean of sums
+    of h days: the sum over lags k of (1 - k / h)^2 in place of that of 1 - k / h. The rest is added.
+    """
+    square = horizon**2
+    return intercept_t(values, lags=horizon - 1) * math.sqrt((2 * square + 1) / (3 * square))
 
 
 def upper_tail(t: float) -> float:

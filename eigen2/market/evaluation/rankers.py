@@ -3,15 +3,16 @@
 import numpy as np
 
 from eigen2.market.data.panel import MarketPanel
+from eigen2.market.data.panel_rows import orderable
 from eigen2.market.evaluation.information import Scores, forward_returns
 from eigen2.market.features.boosting import HAS_LIGHTGBM, boosted_scores
 from eigen2.market.features.encoding import AverageEncoder, MarketEncoder
 from eigen2.market.features.ridge import day_blocks, fit_ridge
-from eigen2.market.simulation.policies import of_members
+from eigen2.market.simulation.policies import of_orderable
 
 
 def fit_rankers(encoder: MarketEncoder, panel: MarketPanel, horizon: int, days: range) -> dict[str, Scores]:
-    """Return the scores of `days` by learner, of all columns that agents may buy that day; NaN on others.
+    """Return the scores of `days` by learner, of all columns that agents may order that day; NaN on others.
 
     They learn from the training days, and choose by the validation days when to stop, what a position earns over
     `horizon` days, from averages, whatever agents see. LightGBM is left out where it is not installed.
@@ -26,6 +27,6 @@ def fit_rankers(encoder: MarketEncoder, panel: MarketPanel, horizon: int, days: 
     for block, rows in day_blocks(encoder.rows, np.arange(days.start, days.stop)):
         scores["ridge"][block] = rows @ ridge.weights
     if HAS_LIGHTGBM:
-        validation = panel.splits.validation
-        scores["LightGBM"] = boosted_scores(encoder.rows, returns, train, validation, horizon, days)
-    return {name: of_members(each, prices) for name, each in scores.items()}
+        spans = train, panel.splits.validation
+        scores["LightGBM"] = boosted_scores(encoder.rows, returns, orderable(prices), spans, horizon, days)
+    return {name: of_orderable(each, prices) for name, each in scores.items()}

@@ -142,12 +142,13 @@ def find_leak(
 ) -> Leak:
     """Look for decisions of a policy that change with prices of later days.
 
-    It plays the first of `days`, up to each of `CUTS`, on `panel` and on one `rebuilt` from a table that
-    `shuffle_after` has changed; the market of its account ends on the day after. The policy sees the market by the
-    encoder of its `owner`.
+    It plays the first of `days`, up to the last decision before each of `CUTS`, on `panel` and on one `rebuilt` from a
+    table that `shuffle_after` has changed; the market of its account ends on the day after. The policy sees the market
+    by the encoder of its `owner`.
     """
-    cuts = sorted({days[int(part * (len(days) - 2))] for part in CUTS})
     terms, own_encoder = owner.terms, owner.encoder
+    every = terms.rules.rebalance_days if terms.rules.mode == "weights" else 1  # days from one decision to the next
+    cuts = sorted({days[int(part * (len(days) - 2)) // every * every] for part in CUTS})
     restored = partial(type(own_encoder), context_days=own_encoder.context_days, terms=terms, device=device)
     tested = tuple(str(panel.dates[cut])[:10] for cut in cuts)
 
@@ -169,6 +170,5 @@ def find_leak(
         pairs = zip(decisions(panel, cut), decisions(changed, cut), strict=True)
         for step, (own, other) in enumerate(pairs):
             if not torch.equal(own, other):
-                day = days.start + step * (terms.rules.rebalance_days if terms.rules.mode == "weights" else 1)
-                return Leak(tested, str(panel.dates[day])[:10], str(date)[:10])
+                return Leak(tested, str(panel.dates[days.start + step * every])[:10], str(date)[:10])
     return Leak(tested)

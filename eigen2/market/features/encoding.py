@@ -166,7 +166,7 @@ class AverageEncoder(MarketEncoder):
         table = mapped_array(panel.folder, "averages", settings, shape, np.dtype(np.float16), fill)
         self._table = torch.from_numpy(table)
         ridge = self.fit_ridge(panel, panel.splits.train) if saved is None else Ridge(np.array(saved["ridge"]))
-        forecasts = (ridge.worth * ridge.scores(self.rows, panel.num_days)).clip(-CLIP, CLIP)
+        forecasts = (ridge.worth * ridge.scores(self.rows, panel.prices[:, self.investable])).clip(-CLIP, CLIP)
         self._forecasts, self.ridge_weights = torch.from_numpy(forecasts).half().to(device), ridge.worth * ridge.weights
         self._table = self._table.to(device)
         held = self._table, self._forecasts, self.statistics, self.ridge_weights
@@ -186,7 +186,7 @@ class AverageEncoder(MarketEncoder):
 
     def ridge_scores(self, panel: MarketPanel, spans: Sequence[range]) -> Float[np.ndarray, "days columns"]:
         """Return the forecasts of all days by `fit_ridge`."""
-        return self.fit_ridge(panel, spans).scores(self.rows, panel.num_days)
+        return self.fit_ridge(panel, spans).scores(self.rows, panel.prices[:, self.investable])
 
     def rows(self, days: Int[np.ndarray, " days"]) -> Float[np.ndarray, "days columns width"]:
         """Return the averages of each column."""

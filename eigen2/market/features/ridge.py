@@ -7,6 +7,8 @@ from itertools import pairwise
 import numpy as np
 from jaxtyping import Float, Int
 
+from eigen2.market.data.panel_rows import orderable
+
 PENALTIES = np.geomspace(1e-4, 10, 11)  # relative to the mean squared feature, summed over the rows
 FOLDS = 10
 SIGNIFICANT = 2.0  # standard errors from which forecasts count as more than chance
@@ -36,8 +38,14 @@ class Ridge:
     the differences between folds; 0 where t is not above `SIGNIFICANT`. (Shrinkage as that of James and Stein,
     "Estimation with Quadratic Loss", 1961.)"""
 
-    def scores(self, describe: Describe, days: int) -> Float[np.ndarray, "days columns"]:
-        """Return the forecasts of all days, less their mean over columns; those of the fit's days by its folds."""
+    def scores(
+        self, describe: Describe, prices: Float[np.ndarray, "days columns bars"]
+    ) -> Float[np.ndarray, "days columns"]:
+        """Return the forecasts of all days; those of the fit's days by its folds.
+
+        They are less the mean of the columns that may be ordered that day, and 0 in columns without a close.
+        """
+        counted, priced, days = orderable(prices), prices[..., 3] > 0, len(prices)
         forecasts = [
             (block, rows @ weights)
             for span, weights in ((np.arange(days), self.weights), *self.folds)
@@ -45,8 +53,15 @@ class Ridge:
         ]
         scores = np.empty((days, forecasts[0][1].shape[1]))
         for block, forecast in forecasts:
-            scores[block] = forecast - forecast.mean(1, keepdims=True)
+            scores[block] = np.where(priced[block], forecast - mean_over(forecast, counted[block]), 0.0)
         return scores
+
+
+def mean_over(values: Float[np.ndarray, "days columns *rest"], counted: np.ndarray) -> np.ndarray:
+    """Return each day's mean over the columns that count, (days, 1, *rest); 0 where none do."""
+    weights = counted.reshape(*counted.shape, *[1] * (values.ndim - 2))
+    mean: np.ndarray = (values * weights).sum(1, keepdims=True) / weights.sum(1, keepdims=True).clip(1)
+    return mean
 
 
 def fit_ridge(describe: Describe, returns: Returns, spans: Sequence[range], purged: int) -> Ridge:

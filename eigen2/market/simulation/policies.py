@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from eigen2.errors import UserError
-from eigen2.market.data.panel_rows import members
+from eigen2.market.data.panel_rows import members, orderable
 from eigen2.market.evaluation.performance import YEAR
 from eigen2.market.simulation.account import WHOLE_ERROR, AccountRules, Capacity
 from eigen2.market.simulation.base import CLOSE as LAST_CLOSE
@@ -88,12 +88,12 @@ def ranks(scores: Float[np.ndarray, "*days columns"]) -> Float[np.ndarray, "*day
 
 def momentum(prices: Prices, rules: TradingRules) -> Policy:
     """Return the policy that orders what gained most over the last 20 days, see `order_by_score`."""
-    return order_by_score(of_members(momentum_pct(prices), prices), rules)
+    return order_by_score(of_orderable(momentum_pct(prices), prices), rules)
 
 
-def of_members(scores: Float[np.ndarray, "days columns"], prices: Prices) -> Float[np.ndarray, "days columns"]:
-    """Return scores, NaN on days on which a column is no member."""
-    own: np.ndarray = np.where(members(prices), scores, np.nan)
+def of_orderable(scores: Float[np.ndarray, "days columns"], prices: Prices) -> Float[np.ndarray, "days columns"]:
+    """Return scores, NaN on days on which a column cannot be ordered."""
+    own: np.ndarray = np.where(orderable(prices), scores, np.nan)
     return own
 
 
@@ -214,10 +214,16 @@ def random_baseline(
     rebalancings to the columns in one random permutation of its own.
     """
     if rules.mode == "weights":
-        columns = np.argsort(rng.random((accounts, orders.shape[1])), axis=1)
-        scores = torch.from_numpy(orders[:, columns].astype(np.float32))[..., None]
-        return lambda seen: scores[(int(seen["day"].flatten()[0]) - days.start) // rules.rebalance_days][None]
-    priced = ~np.isnan(prices[..., CLOSE]) & members(prices)
+        columns = torch.from_numpy(np.argsort(rng.random((accounts, orders.shape[1])), axis=1))
+        scores = torch.from_numpy(orders.astype(np.float32))
+
+        def weigh(seen: dict[str, Tensor]) -> Tensor:
+            """Return the scores of the day's rebalancing by account and column."""
+            rebalancing = (int(seen["day"].flatten()[0]) - days.start) // rules.rebalance_days
+            return scores[rebalancing][columns][None, ..., None]
+
+        return weigh
+    priced = orderable(prices)
     most = rules.max_opens_per_day
     slots = np.repeat(np.arange(days.start, days.stop - 1), most)
     due = np.stack([rng.choice(slots, len(orders), replace=False) for _ in range(accounts)])

@@ -3,24 +3,30 @@
 import numpy as np
 from jaxtyping import Float
 
-from eigen2.market.data.panel_rows import members
-from eigen2.market.simulation.policies import CLOSE, OPEN
+from eigen2.market.data.panel_rows import orderable
+from eigen2.market.simulation.base import CLOSE, LEAST_SIZE, OPEN, market_table
 from eigen2.market.simulation.rules import TradingRules
 from eigen2.market.simulation.simulate import Prices
+
+FREE = 1e-12  # a delisting return that changes no price: one of 0 tells `market_table` to mark no delistings
 
 
 def relative_returns(prices: Prices, rules: TradingRules) -> Float[np.ndarray, "days columns"]:
     """Return the percent log return of a position ordered on each day less the mean over columns; NaN if unknown.
 
-    It runs from the fill of the order to the close `TradingRules.holding_days` later, before costs. Columns that are no
-    members on the day of the order have none.
+    It runs from the fill of the order to the close `TradingRules.holding_days` later, before costs; of a column that
+    was delisted meanwhile, to its last close and the return of a delisting, as in `market_table`. Columns that cannot
+    be ordered on a day have none.
     """
-    log, held = np.log(prices[..., [OPEN, CLOSE]].astype(np.float64)), rules.holding_days
-    returns = np.full(prices.shape[:2], np.nan)
-    stop = max(len(log) - held, 0)
-    entry = log[1 : stop + 1, :, 0] if rules.execution == "next_open" else log[:stop, :, 1]
-    returns[:stop] = 100 * (log[held:, :, 1] - entry)
-    returns[~members(prices)] = np.nan
+    market, held = market_table(prices, rules.delisting_return or FREE), rules.holding_days
+    closed = ~np.isposinf(market[:, LEAST_SIZE]) & (market[:, CLOSE] > 0)
+    log_open = np.log(market[:, OPEN].astype(np.float64))
+    log_close = np.log(market[:, CLOSE].astype(np.float64), where=closed, out=np.full(closed.shape, np.nan))
+    returns = np.full(closed.shape, np.nan)
+    stop = max(len(closed) - held, 0)
+    entry = log_open[1 : stop + 1] if rules.execution == "next_open" else log_close[:stop]
+    returns[:stop] = 100 * (log_close[held:] - entry)
+    returns[~orderable(prices)] = np.nan
     known = np.isfinite(returns)
     mean = np.where(known, returns, 0).sum(1) / known.sum(1).clip(1)
     relative: np.ndarray = returns - mean[:, None]

@@ -7,7 +7,14 @@ import pandas as pd
 import pytest
 
 from eigen2.cli.main import main
+from eigen2.errors import UserError
+from eigen2.market.data.panel import build_panel
 from eigen2.market.evaluation.learnability import UNKNOWN, luck, shuffle_columns
+from eigen2.market.evaluation.rankers import fit_rankers
+from eigen2.market.features.encoding import AverageEncoder
+from eigen2.market.simulation.account import AccountRules
+from eigen2.market.simulation.base import Terms
+from eigen2.market.simulation.rules import TradingRules
 from eigen2.market.synthetic.generator import SyntheticMarket, write_parquet
 
 SIZE = {"days": 500, "columns": 10, "seed": 4}
@@ -64,6 +71,37 @@ def test_the_command_says_whether_there_is_something(
     last = " ".join(lines[-3:])
     assert ("There is something to learn" in last) == (signal > 0)
     assert ("Nothing found" in last) == (signal == 0)
+
+
+def test_tickers_are_chosen_without_a_look_at_the_holdout(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One was delisted when the holdout began; one, with more rows, was listed later and is still there."""
+    days = pd.bdate_range("2020", periods=400)
+    spans = {**{f"T{i}": days for i in range(5)}, "OLD": days[:301], "NEW": days[90:]}
+    ones = dict.fromkeys(("open", "high", "low", "close", "volume"), 1.0)
+    rows = [pd.DataFrame({"date": span, "ticker": name, **ones}) for name, span in spans.items()]
+    pd.concat(rows).to_csv(tmp_path / "p.csv", index=False)
+
+    def refuse(frame: pd.DataFrame, **settings: object) -> None:
+        raise UserError(" ".join(sorted(frame["ticker"].unique())))
+
+    monkeypatch.setattr("eigen2.cli.data.LEARNABILITY_SIZE", (5000, 6))
+    monkeypatch.setattr("eigen2.market.data.panel.build_panel", refuse)
+    with pytest.raises(SystemExit, match="2"):
+        main(["data", "learnability", str(tmp_path / "p.csv")])
+    assert capsys.readouterr().err == "error: OLD T0 T1 T2 T3 T4\n"
+
+
+def test_learners_rank_what_can_be_ordered() -> None:
+    market = SyntheticMarket(days=400, columns=8, delistings=0.5, late_listings=0.5, missing=0.02, seed=1)
+    panel = build_panel(market.generate(), validation_days=60, holdout_days=80)
+    encoder = AverageEncoder(panel, list(range(8)), 20, Terms(TradingRules(), AccountRules(), 20, 5))
+    days = range(panel.splits.holdout.start, panel.num_days)
+    for scores in fit_rankers(encoder, panel, 5, days).values():
+        ranked = np.isfinite(scores[days.start :])
+        np.testing.assert_array_equal(ranked, np.isfinite(panel.prices[days.start :, :, 3]))
+        assert not ranked.all()
 
 
 def test_without_lightgbm_ridge_is_left(

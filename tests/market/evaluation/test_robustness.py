@@ -97,9 +97,11 @@ def test_a_shuffle_deals_a_ticker_s_later_rows_to_its_later_days() -> None:
 # Leaks
 
 
-def played(policy_of: Callable[[MarketDataModule], Any], mode: Any) -> tuple[MarketDataModule, str]:
+def played(
+    policy_of: Callable[[MarketDataModule], Any], mode: Any, rebalance_days: int = 3
+) -> tuple[MarketDataModule, str]:
     lengths = {"context_days": 20, "trading_days": 15, "settlement_days": 5, "validation_days": 40, "holdout_days": 40}
-    rules = TradingRules(mode=mode, max_holding_days=5, rebalance_days=3)
+    rules = TradingRules(mode=mode, max_holding_days=5, rebalance_days=rebalance_days)
     data = MarketDataModule(synthetic=MARKET, rules=rules, **lengths)
     data.setup("test")
     data.build(1, torch.device("cpu"))
@@ -134,6 +136,13 @@ def test_a_champion_that_looks_ahead_is_found(mode: Any) -> None:
     decision, cut = (int(np.searchsorted(holdout, np.datetime64(day))) for day in found.groups())
     assert cut == int(0.25 * 39)
     assert cut - 3 < decision <= cut
+
+
+@pytest.mark.parametrize("rebalance_days", [4, 7])
+def test_a_look_at_the_next_day_is_found_however_rarely_it_decides(rebalance_days: int) -> None:
+    """Days on which it decides nothing lie between its decisions and a part of the tested days."""
+    assert int(0.25 * 39) % rebalance_days
+    assert "The champion sees the future" in " ".join(played(looking(1), "weights", rebalance_days)[1].split())
 
 
 @pytest.mark.parametrize("mode", ["orders", "weights"])

@@ -18,7 +18,8 @@ def gains(seed: int = 1) -> np.ndarray:
 
 
 def forecast(returns: np.ndarray) -> np.ndarray:
-    return boosted_scores(lambda days: ROWS[days], returns, TRAIN, VALIDATION, HELD, LATER)
+    counted = np.ones(returns.shape, bool)
+    return boosted_scores(lambda days: ROWS[days], returns, counted, (TRAIN, VALIDATION), HELD, LATER)
 
 
 def test_they_find_what_is_not_linear_and_nothing_in_chance() -> None:
@@ -41,7 +42,8 @@ def test_no_forecast_depends_on_returns_that_were_not_known() -> None:
 
 
 def test_too_few_days_forecast_nothing() -> None:
-    found = boosted_scores(lambda days: ROWS[days], gains(), [range(0, HELD)], VALIDATION, HELD, LATER)
+    spans, counted = ([range(0, HELD)], VALIDATION), np.ones((DAYS, COLUMNS), bool)
+    found = boosted_scores(lambda days: ROWS[days], gains(), counted, spans, HELD, LATER)
     assert not found[LATER.start :].any()
 
 
@@ -49,8 +51,16 @@ def test_rows_are_those_with_a_rank_of_evenly_spaced_days(monkeypatch: pytest.Mo
     returns = gains()
     returns[4, 2:] = np.nan
     monkeypatch.setattr("eigen2.market.features.boosting.MOST_ROWS", 100)
-    rows, ranks = _rows(lambda days: ROWS[days], returns, [range(0, 43)], HELD)
+    rows, ranks = _rows(lambda days: ROWS[days], returns, np.ones(returns.shape, bool), [range(0, 43)], HELD)
     days = np.arange(0, 40, 4)  # 400 rows
     assert len(rows) == len(ranks) == 92
     np.testing.assert_allclose(rows[:10], ROWS[0] - ROWS[0].mean(0), rtol=1e-4, atol=1e-6)
     np.testing.assert_array_equal(ranks, np.concatenate([returns[day][np.isfinite(returns[day])] for day in days]))
+
+
+def test_columns_that_cannot_be_ordered_change_no_forecast_of_the_others() -> None:
+    rows = np.concatenate([ROWS, np.full((DAYS, 3, 4), 50.0)], axis=1)
+    returns = np.concatenate([gains(), np.full((DAYS, 3), np.nan)], axis=1)
+    counted = np.isfinite(returns)
+    found = boosted_scores(lambda days: rows[days], returns, counted, (TRAIN, VALIDATION), HELD, LATER)
+    np.testing.assert_array_equal(found[:, :COLUMNS], forecast(gains()))

@@ -8,8 +8,9 @@ import torch
 from scipy import stats
 
 from eigen2.market.data.panel import MarketPanel, build_panel
+from eigen2.market.data.source import LISTED_DAYS
 from eigen2.market.features.encoding import AverageEncoder
-from eigen2.market.features.ridge import FOLDS, PENALTIES, fit_ridge
+from eigen2.market.features.ridge import FOLDS, PENALTIES, Ridge, fit_ridge
 from eigen2.market.simulation.base import Terms
 from eigen2.market.simulation.environment import AccountRules, TradingRules
 from eigen2.market.simulation.returns import relative_returns
@@ -61,6 +62,40 @@ def test_returns_of_positions_longer_than_the_prices_are_unknown(held: int) -> N
     assert np.isfinite(returns).sum() == (2 if held == 3 else 0)
 
 
+@pytest.mark.parametrize("delisting_return", [-0.3, 0.0])
+def test_returns_count_the_loss_of_a_delisting(delisting_return: float) -> None:
+    """A column trades on five days, then never again; the other ones, from the fifth day on and throughout."""
+    prices = np.full((5 + LISTED_DAYS, 3, 4), 100, np.float32)
+    prices[5:, 0], prices[:4, 1] = np.nan, np.nan
+    rules = TradingRules(max_holding_days=3, delisting_return=delisting_return)
+    returns = relative_returns(prices, rules)
+    lost = 100 * np.log(1 + delisting_return)
+    for day in (2, 3):  # it fills on the next day, and the last of three days has no price
+        np.testing.assert_allclose(returns[day, [0, 2]], [lost / 2, -lost / 2], atol=1e-4)
+    assert np.isfinite(returns[1]).tolist() == [True, False, True]
+    assert np.isnan(returns[3, 1]), "no order can be given before the first close"
+    assert np.isfinite(returns[4]).tolist() == [False, True, True], "nor one be filled after the last"
+
+
+def test_a_halt_is_no_delisting() -> None:
+    prices = np.full((5 + LISTED_DAYS, 2, 4), 100, np.float32)
+    prices[5:8, 0] = np.nan
+    returns = relative_returns(prices, TradingRules(max_holding_days=3))
+    assert np.isfinite(returns[:8, 0]).tolist() == [True, True, False, False, False, False, False, False]
+
+
+def test_columns_without_a_price_change_no_forecast_of_the_others() -> None:
+    rows = np.random.default_rng(0).normal(size=(40, 5, 4))
+    prices = np.ones((40, 5, 4), np.float32)
+    ridge = Ridge(np.arange(4.0), ((np.arange(10, 20), np.ones(4)),))
+    alone = ridge.scores(lambda days: rows[days][:, :3], prices[:, :3])
+    prices[:, 3], prices[20:, 4] = np.nan, np.nan
+    scores = ridge.scores(lambda days: rows[days], prices)
+    np.testing.assert_allclose(scores[20:, :3], alone[20:])
+    assert not scores[20:, 3:].any()
+    assert scores[:20, 4].all()
+
+
 def test_equals_the_normal_equations_of_all_rows(panel: MarketPanel) -> None:
     encoder, returns = encoder_of(panel), relative_returns(panel.prices, RULES)
     ridge, rows = encoder.fit_ridge(panel, panel.splits.train), encoder.rows(np.arange(panel.num_days))
@@ -101,10 +136,11 @@ def test_equals_the_normal_equations_of_all_rows(panel: MarketPanel) -> None:
     assert ridge.worth == pytest.approx(1 - 4 / t**2, rel=1e-6)
     assert 0.5 < ridge.worth < 1
 
-    scores = ridge.scores(encoder.rows, panel.num_days)
+    scores, priced = ridge.scores(encoder.rows, panel.prices), np.isfinite(panel.prices[..., 3])
     for day in range(panel.num_days):
         score = forecasts[day] / unit if day in forecasts else rows[day] @ whole
-        np.testing.assert_allclose(scores[day], score - score.mean(), rtol=1e-5, atol=1e-8)
+        centred_score = np.where(priced[day], score - score[priced[day]].mean(), 0)
+        np.testing.assert_allclose(scores[day], centred_score, rtol=1e-5, atol=1e-8)
     seen = encoder({"day": torch.arange(panel.num_days)[None], **empty(panel, encoder)})["ridge"][0].numpy()
     np.testing.assert_allclose(seen, (ridge.worth * scores).clip(-5, 5), rtol=1e-3, atol=1e-4)
 
@@ -161,7 +197,7 @@ def test_too_few_days_to_learn_from_forecast_nothing() -> None:
     for span in (range(0, 4), range(0, 7)):
         ridge = fit_ridge(lambda days: rows[days], np.ones((12, 3)) * [1, 2, 3], [span], 4)
         assert not ridge.weights.any()
-        assert not ridge.scores(lambda days: rows[days], 12).any()
+        assert not ridge.scores(lambda days: rows[days], np.ones((12, 3, 4), np.float32)).any()
 
 
 def test_features_do_not_tell_how_columns_fare_on_the_training_days() -> None:

@@ -112,23 +112,26 @@ class Input:
         by_ticker = np.stack(columns, axis=1).reshape(-1, len(self._fields), len(tickers)).swapaxes(1, 2)
         numbers = by_ticker.reshape(-1, len(self._fields))
         values = dict(zip(self._fields, numbers.T, strict=True))
-        volume = values.get("volume", np.full(len(days), np.nan))
-        frame = pd.DataFrame({"date": days, "ticker": names, **_prices(values), "volume": volume})
+        frame = pd.DataFrame({"date": days, "ticker": names, **_bars(values)})
         if self._kind in (WIDE, YFINANCE):
             frame = frame[~np.isnan(numbers).all(axis=1)].reset_index(drop=True)
         return frame
 
 
-def _prices(values: dict[str, Float64[np.ndarray, " rows"]]) -> dict[str, Float64[np.ndarray, " rows"]]:
-    """Return open, high, low and close, adjusted if there is an adjusted close; a missing column is the close."""
+def _bars(values: dict[str, Float64[np.ndarray, " rows"]]) -> dict[str, Float64[np.ndarray, " rows"]]:
+    """Return open, high, low, close and volume, adjusted if there is an adjusted close; a missing price is the close.
+
+    The volume is divided by what prices are multiplied by: their product, the money traded, is that of the day.
+    """
     prices = {column: values.get(column, values["close"]) for column in PRICE_COLUMNS}
+    volume = values.get("volume", np.full(len(values["close"]), np.nan))
     if ADJ_CLOSE not in values:
-        return prices
+        return {**prices, "volume": volume}
     with np.errstate(all="ignore"):
         factor = values[ADJ_CLOSE] / values["close"]
         factor[(factor == 0) | np.isinf(factor)] = np.nan
         # the close is multiplied too, not replaced: rounded alike, it stays inside [low, high]
-        return {column: value * factor for column, value in prices.items()}
+        return {**{column: value * factor for column, value in prices.items()}, "volume": volume / factor}
 
 
 def _recognise(header: Header, stem: str, where: str) -> tuple[str, int, int | None, Positions]:
