@@ -2,6 +2,7 @@
 
 import ast
 import inspect
+from functools import cache
 from itertools import permutations
 from pathlib import Path
 from pkgutil import resolve_name
@@ -47,16 +48,22 @@ def module(path: Path) -> str:
 MODULES = {module(path): path for path in FILES}
 
 
-def imported(path: Path) -> set[str]:
+@cache
+def nodes_of(path: Path) -> tuple[ast.AST, ...]:
+    return tuple(ast.walk(ast.parse(path.read_text())))
+
+
+@cache
+def imported(path: Path) -> frozenset[str]:
     """Every name imported, `from package import module` as the module; those under TYPE_CHECKING too."""
-    names = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    names: set[str] = set()
+    for node in nodes_of(path):
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
             both = {f"{node.module}.{alias.name}" for alias in node.names}
             names |= (both & MODULES.keys()) | ({node.module} if both - MODULES.keys() else set())
-    return names
+    return frozenset(names)
 
 
 def layer(name: str) -> int | None:
@@ -90,7 +97,7 @@ def test_rooms_are_small(folder: Path) -> None:
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_nothing_unsafe(path: Path) -> None:
     assert not imported(path) & {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "marshal", "shelve"}
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in nodes_of(path):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
             assert node.func.id not in {"eval", "exec"}, f"{path.name}:{node.lineno}"
 
@@ -99,8 +106,7 @@ def test_the_algorithms_and_what_runs_them_know_no_workload() -> None:
     words = ("market", "trading", "price", "eigen2.control", "gymnasium", "pendulum", "fire", "landscape", "fuel")
     for folder in ("core", "erl", "dqn", "distributed", "runtime", "memory", "../callbacks"):
         for path in (ROOT / "eigen2" / folder).rglob("*.py"):
-            nodes = list(ast.walk(ast.parse(path.read_text())))
-            names = {node.id for node in nodes if isinstance(node, ast.Name)} | imported(path)
+            names = {node.id for node in nodes_of(path) if isinstance(node, ast.Name)} | imported(path)
             assert not [name for name in names if any(word in name.lower() for word in words)], path.name
 
 

@@ -61,6 +61,7 @@ def test_a_leak_of_40_kb_a_generation_is_seen(tmp_path: Path) -> None:
 KEPT: list[Any] = [[], {}, set(), deque()]
 
 
+@pytest.mark.usefixtures("thawed")
 def test_the_census_names_each_kind_of_container_that_grows() -> None:
     census, bounded = Census(), deque(range(5), maxlen=5)
     for look in range(4):
@@ -80,6 +81,7 @@ class Plain:
         self.itself: Any = None
 
 
+@pytest.mark.usefixtures("thawed")
 @pytest.mark.parametrize("frozen", [False, True])
 def test_all_objects_are_listed_and_garbage_is_not_frozen_for_good(frozen: bool) -> None:
     kept, circle = Plain(), Plain()

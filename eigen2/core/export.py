@@ -96,10 +96,13 @@ class ExportedChampion:
         if key is not None:
             contents[SIGNATURE] = sign(description, key)
         target = Folder(folder)
+        before = target.file(CONFIG)
+        if not (before.is_file() and before.read_bytes() == description):
+            target.delete(GRAPH)  # of another champion
         for name, content in contents.items():
             target.write(name, content)
-        for other in [GRAPH] if key is not None else [GRAPH, SIGNATURE]:
-            target.delete(other)  # of another champion
+        if key is None:
+            target.delete(SIGNATURE)
         return [folder / name for name in contents]
 
 

@@ -51,6 +51,7 @@ def test_circles_are_freed_in_every_epoch(fit: Fit) -> None:
     assert probe.at_end == [0, 0, 0, 0]
 
 
+@pytest.mark.usefixtures("thawed")
 @pytest.mark.parametrize("freeze", [True, False])
 def test_objects_alive_at_the_start_are_frozen_until_the_end(fit: Fit, freeze: bool) -> None:
     early, late = [Node()], [weakref.ref(object)]
@@ -73,6 +74,7 @@ def test_objects_alive_at_the_start_are_frozen_until_the_end(fit: Fit, freeze: b
     assert old() is None
 
 
+@pytest.mark.usefixtures("thawed")
 def test_objects_frozen_by_other_code_stay_frozen(fit: Fit) -> None:
     gc.freeze()
     try:

@@ -23,6 +23,7 @@ def command(name: str, root: Path, *more: str) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(ROOT)
         patch.setattr(sys, "argv", ["cli.py"])
+        patch.setattr("eigen2.fire.simulation.local_search.EVALUATIONS", 100)  # of thousand: a test takes seconds less
         torch.set_num_threads(1)
         main([name, *SMALL, f"--trainer.default_root_dir={root}", *more])
 

@@ -53,7 +53,7 @@ def test_the_test_tells_of_both_and_is_not_trained_again(run: Path) -> None:
     page = (run / "report.html").read_text()
     assert 'id="checks"' in page
     written = (run / "seeds" / "8" / "output.txt").stat().st_mtime_ns
-    done = eigen2("test", "--ckpt_path", run / "checkpoints" / "best.ckpt", "--seeds", 2)
+    done = eigen2("test", "--ckpt_path", run / "checkpoints" / "best.ckpt", "--seeds", 2, "--report=false")
     assert done.returncode == 0, done.stderr
     assert "trains" not in done.stdout
     assert (run / "seeds" / "8" / "output.txt").stat().st_mtime_ns == written

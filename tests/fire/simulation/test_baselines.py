@@ -117,7 +117,11 @@ def saving(place: Placement, seed: int) -> float:
 
 def test_better_placements_save_more() -> None:
     """Means over landscapes; on 32 by 32 cells with 51 breaks: 19, 29, 35, 47, 59 and 64 %."""
-    saved = {name: np.mean([saving(place, s) for s in range(3)]) for name, place in PLACEMENTS.items()}
+    saved = {
+        name: np.mean([saving(place, s) for s in range(3)])
+        for name, place in PLACEMENTS.items()
+        if name != "local_search"
+    }
     assert 0.05 < saved["random"] < saved["domirank"] < saved["downstream"] < saved["adaptive_downstream"] < 0.9
     assert saved["random"] < saved["in_degree"] < saved["adaptive_downstream"] <= saved["greedy"] + 0.01
 

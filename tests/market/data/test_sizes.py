@@ -102,7 +102,8 @@ def test_a_file_that_expands_to_far_more_is_refused(
 ) -> None:
     if "xlsx" in str(path := make(tmp_path)):
         pytest.importorskip("openpyxl")
-    monkeypatch.setattr(sizes, "SMALL_BYTES", 1 << 20)
+    monkeypatch.setattr(sizes, "SMALL_BYTES", 1 << 18)
+    monkeypatch.setattr(files, "GUESS_ROWS", 8)
     monkeypatch.setattr(files, "CSV_BLOCK_BYTES", 1 << 18)
     assert_refused(path, EXPANDS)
     with pytest.raises(UserError, match=EXPANDS):
