@@ -165,6 +165,7 @@ BENCHMARKS = {
         ("Swimmer-v5",),
         {
             "ERL": (LINEAR, {}),
+            "shared": (LEARNER, {"model.representation": "shared", **LONG}),
             "TD3 alone": (LEARNER, {**ALONE, **LONG}),
             "DDPG alone": (LEARNER, {**ALONE, **LONG, **DDPG}),
         },

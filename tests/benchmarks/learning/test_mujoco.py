@@ -100,7 +100,7 @@ def test_arms_differ_in_nothing_but_what_they_say() -> None:
         for module, data in [made[name] for name in alone]:
             assert (module.population_size, module.operators, data.windows_per_generation) == (1, (), 0)
         swimmer = benchmark is BENCHMARKS["swimmer"]
-        same = alone if swimmer else made
+        same = [*alone, "shared"] if swimmer else made
         settings = [{name: made[arm][0].hparams[name] for name in names} for arm in same]
         assert all(each == settings[0] for each in settings)
         modules = [module for module, _ in made.values()]
@@ -218,4 +218,4 @@ def test_the_goal_is_reached_at_the_first_champion_above_it() -> None:
     lines = mujoco_tables.swimmer_table({"runs": {"ERL: Swimmer-v5": rows}}).splitlines()
     assert lines[0].endswith("| 300 reached after |")
     assert lines[2:4] == ["| ERL | 1 | 320.0 | 1,000,000 | 1,000,000 |", "| ERL | 2 | 7.0 | 500,000 |  |"]
-    assert lines[4:] == [f"| {arm} alone |  | not measured yet |  |  |" for arm in ("TD3", "DDPG")]
+    assert lines[4:] == [f"| {arm} |  | not measured yet |  |  |" for arm in ("shared", "TD3 alone", "DDPG alone")]
