@@ -50,7 +50,7 @@ class MemoryBudget(Callback):
         self.memory_budget_gb, self.memory_budget_share = memory_budget_gb, memory_budget_share
         self._warned: set[str] = set()
         self._used: dict[tuple[str, int, str], int] = {}  # of a limit after a phase
-        self._reached: Limit | str | None = None  # limit that is reached, or who has reached one
+        self._reached: Limit | str | None = None  # limit that is reached, or what to say of another process's
 
     @property
     def budget_bytes(self) -> int | None:

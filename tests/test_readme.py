@@ -72,6 +72,7 @@ def market_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     fit = f"python -m eigen2.cli fit --config {MARKET}"
     assert fit in commands("fit")
     run_all([fit], *small(MARKET), "--trainer.max_epochs=2", "--trainer.default_root_dir", folder)
+    assert (folder / "report.html").exists()
     return folder
 
 
@@ -79,6 +80,7 @@ def market_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def fire_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("fire")
     run_all([f"python -m eigen2.cli fit --config {FIRE}"], *small(FIRE), "--trainer.default_root_dir", folder)
+    assert (folder / "report.html").exists()
     return folder
 
 

@@ -92,8 +92,11 @@ def against_table(figures: Figures) -> str:
 
 def others_table(figures: Figures) -> str:
     """Return what agents save in each case, beside greedy and local search on the same landscapes."""
+    default, *changed = figures["runs"].items()
+    seeds = {run["seed"] for _, runs in changed for run in runs}
+    same = [run for run in default[1] if run["seed"] in seeds]
     rows = []
-    for case, runs in figures["runs"].items():
+    for case, runs in (default, ("default, seeds as below", same), *changed):
         names = {"agent": "champion", "greedy": "greedy", "local_search": "local_search", "swapped": "champion_swaps"}
         row = {key: fmean(fmean(run["scores"][name]) for run in runs) for key, name in names.items()}
         share, swapped = (100 * row[key] / row["local_search"] for key in ("agent", "swapped"))

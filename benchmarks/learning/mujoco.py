@@ -129,6 +129,8 @@ def benchmark(
         for option, known in (("arms", arms), ("tasks", env_ids)):
             if unknown := [name for name in settings[option] if name not in known]:
                 raise UserError(f"--{option} {unknown[0]!r}: there is none; choose from {', '.join(known)}")
+        if settings["steps"] < settings["every"]:
+            raise UserError(f"--steps is {settings['steps']}: give at least --every, {settings['every']}")
         cases = [f"{arm}: {env_id}" for env_id in settings["tasks"] for arm in settings["arms"]]
         return [Task(case, seed) for seed in range(1, settings["seeds"] + 1) for case in cases]
 

@@ -39,6 +39,7 @@ from eigen2.market.simulation.policies import (
     minimum_variance,
     momentum_pct,
     monthly,
+    of_orderable,
     random_baseline,
 )
 from eigen2.market.simulation.rules import TradingRules
@@ -203,7 +204,8 @@ def scores_of(data: MarketDataModule) -> dict[str, Scores]:
     scores = {"12-1 momentum": momentum_pct(prices, *MOMENTUM)}
     for name, spans in (("ridge", splits.train), ("ridge refitted", (range(splits.holdout.start),))):
         scores[name] = data.encoder.ridge_scores(data.panel, spans)
-    return {**scores, "LightGBM": fit_rankers(data.encoder, data.panel, rules.holding_days, days)["LightGBM"]}
+    scores["LightGBM"] = fit_rankers(data.encoder, data.panel, rules.holding_days, days)["LightGBM"]
+    return {name: of_orderable(each, prices) for name, each in scores.items()}
 
 
 def rank_ics(champion: Policy, data: MarketDataModule, scores: dict[str, Scores]) -> dict[str, float]:

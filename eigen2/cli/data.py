@@ -118,8 +118,9 @@ def _learnability(options: Namespace) -> None:
     membership = None if options.membership is None else read_membership(options.membership)
     prices = prices[prices["date"] >= prices["date"].drop_duplicates().nlargest(most_days).min()]
     days = np.unique(prices["date"])
-    counted = prices["date"] < days[len(days) - default_days("holdout_days", len(days))]  # by the past, not survival
-    kept = {*prices.loc[counted, "ticker"].value_counts().index[:most_columns], *options.indicators}
+    past = prices["date"].isin(days[: len(days) - default_days("holdout_days", len(days))])
+    rows = past.groupby(prices["ticker"]).sum()  # by the past, not by survival
+    kept = {*rows.sort_values(ascending=False, kind="stable").index[:most_columns], *options.indicators}
     settings: dict[str, Any] = {name: options[name] for name in ("indicators", "features")}
     panel = build_panel(prices[prices["ticker"].isin(kept)], **settings, membership=membership)
     columns = resolve(Universe(), panel)

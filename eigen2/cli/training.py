@@ -22,7 +22,7 @@ from eigen2.cli.checkpoint import ROOT, given, with_settings_of_fit
 from eigen2.cli.parser import Parser, explain, is_union_error
 from eigen2.cli.seeds import train_seeds
 from eigen2.core.module import GenerationModule
-from eigen2.distributed.strategy import PopulationStrategy, check_world, device_list, processes
+from eigen2.distributed.strategy import PopulationStrategy, check_world, listed_gpus, processes
 from eigen2.errors import OUT_OF_MEMORY, RunStopped, UserError, require_range
 from eigen2.runtime.checkpoint import ChampionCheckpoint, DurableCheckpointIO
 from eigen2.runtime.console import GenerationReport, hide_library_messages
@@ -132,8 +132,8 @@ class EigenCLI(LightningCLI):
         devices, nodes = processes(vars(config)) if fits else (1, 1)
         check_world(devices * nodes, self.model.population_size)  # before they wait for each other
         if devices * nodes > 1 or not fits:
-            named = device_list(config["devices"]) or []  # which are kept, as a number would take the first ones
-            kwargs |= {"devices": named[:devices] or devices, "num_nodes": nodes}
+            listed = listed_gpus(vars(config))  # which are kept, as a number would take the first ones
+            kwargs |= {"devices": listed[:devices] if len(listed) >= devices else devices, "num_nodes": nodes}
         if devices * nodes > 1 and config.get("strategy", "auto") == "auto":
             kwargs["strategy"] = PopulationStrategy()
         try:
@@ -195,7 +195,7 @@ class EigenCLI(LightningCLI):
     def _resources(self) -> dict[str, Any]:
         """Return accelerator, devices and memory budget of this command, as groups of a configuration."""
         trainer, budget = (self._get(self.config, name) for name in ("trainer", "budget"))
-        devices = (device_list(trainer["devices"]) or [])[:1] or 1
+        devices = listed_gpus(vars(trainer))[:1] or 1
         return {"trainer": {"accelerator": trainer["accelerator"], "devices": devices}, "budget": vars(budget)}
 
     def _write_report(self, root: Path) -> None:

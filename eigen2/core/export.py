@@ -86,7 +86,7 @@ class ExportedChampion:
         """Write `champion.safetensors` and `champion.json`, each completely or not at all; sign them with an SSH key.
 
         The last line of `champion.json` is the checksum of weights and description together; the signature, in
-        `champion.json.sig`, is of that file.
+        `champion.json.sig`, is of that file. An older signature, and the `actor.onnx` of another champion, are deleted.
         """
         weights = save({name: weight.contiguous() for name, weight in self.weights.items()})
         config = {**self.config, "checksum": _checksum(self.config, weights)}

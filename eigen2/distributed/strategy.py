@@ -90,7 +90,7 @@ class PopulationStrategy(DDPStrategy):
     def setup(self, trainer: Trainer) -> None:
         """Set up as the strategy for one process does, without a wrapper that averages gradients."""
         super().setup(trainer)
-        compat.skip_sigterm_broadcast(trainer)  # GracefulStop asks all processes once a generation
+        compat.skip_sigterm_broadcast(trainer)  # GracefulStop asks all processes twice a generation
 
     def configure_ddp(self) -> None:
         """Do nothing: every process has other weights."""
@@ -186,8 +186,8 @@ def processes(config: Mapping[str, Any]) -> tuple[int, int]:
         here = int(os.environ["LOCAL_WORLD_SIZE"])
         return here, int(os.environ["WORLD_SIZE"]) // here
     devices, nodes = config.get("devices", 1), int(config.get("num_nodes") or 1)
-    if (named := device_list(devices)) is not None:
-        devices = len(named)
+    if (listed := _listed(devices)) is not None:
+        devices = len(listed)
     elif devices in ("auto", "-1", -1):
         on_gpus = config.get("accelerator", "auto") in ("auto", "gpu", "cuda")
         devices = max(1, torch.cuda.device_count() if on_gpus else 1)
@@ -197,8 +197,13 @@ def processes(config: Mapping[str, Any]) -> tuple[int, int]:
         raise UserError(f"trainer.devices is {devices!r}: give a number, a list of numbers, or auto") from None
 
 
-def device_list(devices: Any) -> list[Any] | None:
-    """Return the devices that `trainer.devices` lists, or None if it is a number of them or auto."""
+def listed_gpus(config: Mapping[str, Any]) -> list[Any]:
+    """Return the GPUs that a Trainer's arguments list; none if they give a number, or where there are no GPUs."""
+    on_gpus = config.get("accelerator", "auto") in ("auto", "gpu", "cuda") and torch.cuda.is_available()
+    return (_listed(config.get("devices")) or []) if on_gpus else []
+
+
+def _listed(devices: Any) -> list[Any] | None:
     if isinstance(devices, str) and "," in devices:
         return [int(part) if part.strip().isdigit() else part for part in devices.split(",") if part]
     return devices if isinstance(devices, list) else None

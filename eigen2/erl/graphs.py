@@ -32,7 +32,7 @@ class Graphs:
 
     def __init__(self, record: Callable[[Run], Run] | None = None) -> None:
         self._record, self.recording = record, record is not None
-        self._steps: dict[Hashable, _Step] = {}
+        self._steps: dict[Hashable, tuple[dict[str, Tensor], Run]] = {}  # with memory for their tensors
 
     def __call__(self, step: Callable[..., Any], tensors: Mapping[str, Tensor], *options: Hashable) -> Any:
         """Return what the step returns."""
@@ -40,31 +40,16 @@ class Graphs:
             return step(tensors, *options)
         key = step, options, tuple((name, value.shape, value.dtype) for name, value in tensors.items())
         if key not in self._steps:
-            self._steps[key] = _Step(step, tensors, options, self._record)
-        return self._steps[key](tensors)
+            memory = {name: value.clone() for name, value in tensors.items()}
+            self._steps[key] = memory, self._record(partial(step, memory, *options))
+        memory, replay = self._steps[key]
+        for name, value in tensors.items():
+            memory[name].copy_(value)
+        return replay()
 
     def clear(self) -> None:
         """Forget all steps and free their memory."""
         self._steps.clear()
-
-
-class _Step:
-    """A step with memory for its tensors."""
-
-    def __init__(
-        self,
-        step: Callable[..., Any],
-        tensors: Mapping[str, Tensor],
-        options: tuple[Hashable, ...],
-        record: Callable[[Run], Run],
-    ) -> None:
-        self._tensors = {name: value.clone() for name, value in tensors.items()}
-        self._replay = record(partial(step, self._tensors, *options))
-
-    def __call__(self, tensors: Mapping[str, Tensor]) -> Any:
-        for name, value in tensors.items():
-            self._tensors[name].copy_(value)
-        return self._replay()
 
 
 class CudaGraph:

@@ -59,7 +59,7 @@ class PeakEstimate:
         self._gpu = device.type == "cuda"
         self._kind = "GPU memory" if self._gpu else "RAM"
         if self._gpu:
-            torch.cuda.empty_cache()  # which counts as taken
+            torch.cuda.empty_cache()  # cached memory counts as taken
             self._available, self._process = torch.cuda.mem_get_info(device)[0], 0
         else:
             trim_malloc()  # else the RSS counts pages that were freed after reading prices

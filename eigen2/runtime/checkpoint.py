@@ -208,7 +208,7 @@ class ChampionCheckpoint(_Checkpoint):
 
 
 def _delete(path: Path) -> None:
-    """Delete a file of the folder of checkpoints; log a disk error, after which the next generation tries again."""
+    """Delete a file of the folder of checkpoints; log a disk error, which is no reason to stop the run."""
     try:
         Folder(path.parent).delete(path.name)
     except OSError as error:
@@ -248,7 +248,10 @@ def newest_intact(folder: Path, put_aside: bool = False) -> Path | None:
                 raise UserError(f"{path} cannot be read ({why}): try again, or give an earlier file there") from error
             log.warning("checkpoint %s is damaged (%s); using the one before", path, error)
     if paths:
-        raise UserError(f"all {len(paths)} checkpoints in {folder} are damaged; --ckpt_path best may be intact")
+        raise UserError(
+            f"all {len(paths)} checkpoints in {folder} are damaged; --ckpt_path best may be intact; once they are "
+            "moved away, the run starts anew, or goes on from its bucket"
+        )
     return None
 
 

@@ -47,7 +47,7 @@ def find_checkpoint(root: Path, path: str | None, *, or_start: bool, put_aside: 
     """Return the path of checkpoint `best`, `last` or any other file; raises UserError if it does not exist.
 
     `last` is the newest intact one; with `or_start`, it is None for a run that has not started. `put_aside` renames a
-    damaged one.
+    damaged one before it.
     """
     if path is None:
         return None

@@ -51,8 +51,8 @@ class GracefulStop(Callback):
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Record how long the generation took; if any process received a signal, stop all after the checkpoint."""
         self._took_s = time.monotonic() - self._began
-        self._received = self._received_by_any(trainer)
-        trainer.should_stop = trainer.should_stop or self._received is not None
+        if (received := self._received_by_any(trainer)) is not None:  # else one may have come meanwhile
+            self._received, trainer.should_stop = received, True
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """End the run if a signal came: raises RunStopped with the signal's exit code."""

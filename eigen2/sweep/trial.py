@@ -1,6 +1,7 @@
 """A trial: one fit in its own process and folder, so that memory does not add up over trials."""
 
 import csv
+import os
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -31,8 +32,8 @@ def start(folder: Folder, args: Sequence[str], running: IO[str]) -> subprocess.P
         folder.link_folder("cache", Path("..", "..", "cache"))
     options = [f"--trainer.default_root_dir={folder}", "--ckpt_path=last", "--report=false"]
     with folder.open_log("output.txt") as output:
-        output.write(f"{ATTEMPT}\n".encode())
-        output.flush()
+        with suppress(OSError):  # a full disk; the fit goes on
+            os.write(output.fileno(), f"{ATTEMPT}\n".encode())
         return subprocess.Popen(
             [*PROGRAM, *args, *options],
             stdin=subprocess.DEVNULL,

@@ -290,18 +290,25 @@ def test_a_fit_tells_that_too_few_cores_are_idle(
 
 
 @pytest.mark.parametrize(
-    ("command", "given", "devices"),
+    ("command", "given", "gpus", "devices"),
     [
-        ("fit", "[2, 3]", [2, 3]),
-        ("fit", "2,3", [2, 3]),
-        ("fit", "2", 2),
-        ("fit", "[3]", None),
-        ("validate", "[3]", [3]),
-        ("test", "4", 1),
+        ("fit", "[2, 3]", True, [2, 3]),
+        ("fit", "2,3", True, [2, 3]),
+        ("fit", "2,3", False, 2),
+        ("fit", "2", True, 2),
+        ("fit", "[3]", True, None),
+        ("validate", "[3]", True, [3]),
+        ("validate", "[3]", False, 1),
+        ("test", "4", True, 1),
     ],
 )
-def test_devices_that_are_listed_are_used(
-    command: str, given: str, devices: object, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+def test_gpus_that_are_listed_are_used(
+    command: str,
+    given: str,
+    gpus: bool,
+    devices: object,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     made = list[dict[str, object]]()
 
@@ -309,9 +316,11 @@ def test_devices_that_are_listed_are_used(
         made.append(settings)
         raise ValueError("no such device")
 
+    monkeypatch.setattr("torch.cuda.is_available", lambda: gpus)
     monkeypatch.setattr(LightningCLI, "instantiate_trainer", make)
     monkeypatch.setattr("eigen2.cli.training.with_settings_of_fit", lambda args, root: args)
-    assert refusal(capsys, f"--trainer.devices={given}", command=command) == "trainer: no such device"
+    given_words = "--trainer.accelerator=auto", f"--trainer.devices={given}"
+    assert refusal(capsys, *given_words, command=command) == "trainer: no such device"
     assert made[0].get("devices") == devices
 
 

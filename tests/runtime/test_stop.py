@@ -7,6 +7,7 @@ from subprocess import CompletedProcess
 from typing import Any
 
 import pytest
+import torch
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.trainer.states import TrainerStatus
 
@@ -132,6 +133,27 @@ def test_a_signal_while_a_generation_is_saved_starts_no_other(monkeypatch: pytes
         assert not trainer.should_stop
         os.kill(os.getpid(), signal.SIGTERM)
         with pytest.raises(stop.RunStopped, match="before generation 0; --ckpt_path last resumes"):
+            callback.on_train_epoch_start(trainer, module)
+    finally:
+        callback.teardown(trainer, module, "fit")
+
+
+def test_a_signal_that_comes_while_processes_agree_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    trainer = Trainer(accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False)
+    module, callback = LightningModule(), stop.GracefulStop(grace_seconds=60)
+
+    def reduce(value: torch.Tensor, **settings: object) -> torch.Tensor:
+        if not sent:
+            sent.append(os.kill(os.getpid(), signal.SIGTERM))
+        return value
+
+    sent = list[None]()
+    try:
+        callback.on_train_start(trainer, module)
+        callback.on_train_epoch_start(trainer, module)
+        monkeypatch.setattr(trainer.strategy, "reduce", reduce)
+        callback.on_train_epoch_end(trainer, module)
+        with pytest.raises(stop.RunStopped, match="stopped by SIGTERM before generation 0"):
             callback.on_train_epoch_start(trainer, module)
     finally:
         callback.teardown(trainer, module, "fit")

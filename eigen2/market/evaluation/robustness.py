@@ -142,9 +142,9 @@ def find_leak(
 ) -> Leak:
     """Look for decisions of a policy that change with prices of later days.
 
-    It plays the first of `days`, up to the last decision before each of `CUTS`, on `panel` and on one `rebuilt` from a
-    table that `shuffle_after` has changed; the market of its account ends on the day after. The policy sees the market
-    by the encoder of its `owner`.
+    It plays the first of `days`, up to the last decision at or before each of `CUTS`, on `panel` and on one `rebuilt`
+    from a table that `shuffle_after` has changed; the market of its account ends on the day after. The policy sees the
+    market by the encoder of its `owner`.
     """
     terms, own_encoder = owner.terms, owner.encoder
     every = terms.rules.rebalance_days if terms.rules.mode == "weights" else 1  # days from one decision to the next

@@ -80,12 +80,6 @@ def momentum_pct(prices: Prices, days: int = MOMENTUM_DAYS, skip: int = 0) -> Fl
     return past
 
 
-def ranks(scores: Float[np.ndarray, "*days columns"]) -> Float[np.ndarray, "*days columns"]:
-    """Return the rank of each score among those of its day, from 1 for the lowest; NaN stays NaN."""
-    rank: np.ndarray = np.where(np.isnan(scores), np.nan, scores.argsort(-1).argsort(-1) + 1.0)
-    return rank
-
-
 def momentum(prices: Prices, rules: TradingRules) -> Policy:
     """Return the policy that orders what gained most over the last 20 days, see `order_by_score`."""
     return order_by_score(of_orderable(momentum_pct(prices), prices), rules)
@@ -134,7 +128,8 @@ def order_largest(score: Tensor, held: Tensor, rules: TradingRules) -> Tensor:
 
 def best_of_rank(score: Float[np.ndarray, "days columns"], rules: TradingRules) -> Policy:
     """Return the policy that orders the columns of the highest ranks that are not held, whatever their scores."""
-    return order_by_score(ranks(score), rules)
+    ranks = pd.DataFrame(score).rank(axis=1, method="first")  # equal ones by their column, on every processor
+    return order_by_score(ranks.to_numpy(), rules)
 
 
 def monthly(rules: TradingRules) -> TradingRules:

@@ -9,16 +9,17 @@ from eigen2.market.simulation.rules import TradingRules
 from eigen2.market.simulation.simulate import Prices
 
 FREE = 1e-12  # a delisting return that changes no price: one of 0 tells `market_table` to mark no delistings
+MOST_LOST = -0.9  # delisting return in place of lower ones, as all that is lost has no logarithm
 
 
 def relative_returns(prices: Prices, rules: TradingRules) -> Float[np.ndarray, "days columns"]:
     """Return the percent log return of a position ordered on each day less the mean over columns; NaN if unknown.
 
     It runs from the fill of the order to the close `TradingRules.holding_days` later, before costs; of a column that
-    was delisted meanwhile, to its last close and the return of a delisting, as in `market_table`. Columns that cannot
-    be ordered on a day have none.
+    was delisted meanwhile, to its last close and the return of a delisting, as in `market_table`, of which no more than
+    90 % is lost. Columns that cannot be ordered on a day have none.
     """
-    market, held = market_table(prices, rules.delisting_return or FREE), rules.holding_days
+    market, held = market_table(prices, max(rules.delisting_return, MOST_LOST) or FREE), rules.holding_days
     closed = ~np.isposinf(market[:, LEAST_SIZE]) & (market[:, CLOSE] > 0)
     log_open = np.log(market[:, OPEN].astype(np.float64))
     log_close = np.log(market[:, CLOSE].astype(np.float64), where=closed, out=np.full(closed.shape, np.nan))

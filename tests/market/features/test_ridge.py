@@ -62,14 +62,14 @@ def test_returns_of_positions_longer_than_the_prices_are_unknown(held: int) -> N
     assert np.isfinite(returns).sum() == (2 if held == 3 else 0)
 
 
-@pytest.mark.parametrize("delisting_return", [-0.3, 0.0])
-def test_returns_count_the_loss_of_a_delisting(delisting_return: float) -> None:
+@pytest.mark.parametrize(("delisting_return", "counted"), [(-0.3, -0.3), (0.0, 0.0), (-1.0, -0.9)])
+def test_returns_count_the_loss_of_a_delisting(delisting_return: float, counted: float) -> None:
     """A column trades on five days, then never again; the other ones, from the fifth day on and throughout."""
     prices = np.full((5 + LISTED_DAYS, 3, 4), 100, np.float32)
     prices[5:, 0], prices[:4, 1] = np.nan, np.nan
     rules = TradingRules(max_holding_days=3, delisting_return=delisting_return)
     returns = relative_returns(prices, rules)
-    lost = 100 * np.log(1 + delisting_return)
+    lost = 100 * np.log(1 + counted)
     for day in (2, 3):  # it fills on the next day, and the last of three days has no price
         np.testing.assert_allclose(returns[day, [0, 2]], [lost / 2, -lost / 2], atol=1e-4)
     assert np.isfinite(returns[1]).tolist() == [True, False, True]

@@ -22,7 +22,6 @@ from eigen2.market.simulation.policies import (
     momentum_pct,
     monthly,
     random_baseline,
-    ranks,
 )
 from eigen2.market.simulation.simulate import Policy, Simulation, hide_window_end, preferences, simulate
 from eigen2.market.synthetic.generator import SyntheticMarket
@@ -192,11 +191,6 @@ def test_momentum_of_a_year_without_its_last_month() -> None:
     assert np.isnan(gains[:252]).all()
 
 
-def test_ranks_of_a_day() -> None:
-    assert ranks(np.array([[3.0, -1.0, 2.0], [NAN, 5.0, -7.0]])).tolist()[0] == [3, 1, 2]
-    np.testing.assert_array_equal(ranks(np.array([NAN, 5.0, -7.0])), [NAN, 2, 1])
-
-
 class TestRandomBaseline:
     ORDERS = np.column_stack([np.linspace(1, 5, 30), np.linspace(10, 50, 30)])
     DAYS = range(20, 110)
@@ -346,6 +340,13 @@ def test_the_best_of_a_rank_are_held_as_long_as_they_may() -> None:
     held = simulation.closed.sort_values("entry_day")
     assert held["column"].tolist()[:3] == [1, 2, 0]
     assert (held["exit_day"] - held["entry_day"]).tolist()[:3] == [2, 2, 2]
+
+
+def test_of_equal_scores_the_last_column_is_ordered_first_and_none_without_a_score() -> None:
+    """So that no order depends on how a processor sorts."""
+    scores = np.tile([NAN, *[2.0] * 20, NAN], (4, 1))
+    simulation = simulate(flat(4, 22), rules(), MONEY, range(4), best_of_rank(scores, rules()))
+    assert simulation.closed.sort_values("entry_day")["column"].tolist()[:2] == [20, 19]
 
 
 def test_preferences_are_what_a_policy_gives_on_each_day_while_it_holds_nothing() -> None:
