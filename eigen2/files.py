@@ -21,6 +21,15 @@ from eigen2.errors import UserError
 WRITE_HINT = "name a file in a folder that exists and can be written"  # for error messages
 
 
+@contextmanager
+def writing(what: str, remedy: str = WRITE_HINT) -> Iterator[None]:
+    """Turn an error of the disk into a UserError that says what cannot be written, why, and the remedy."""
+    try:
+        yield
+    except OSError as error:
+        raise UserError(f"cannot write {what}: {error.strerror or error}; {remedy}") from error
+
+
 class Folder:
     """A folder to write to. Nothing outside it is written, renamed or deleted, whatever names and links in it say.
 

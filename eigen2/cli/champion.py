@@ -9,7 +9,7 @@ from jsonargparse import Namespace
 from eigen2.cli.parser import Parser
 from eigen2.core.export import CONFIG, GRAPH, ExportedChampion, load
 from eigen2.errors import UserError, printable
-from eigen2.files import WRITE_HINT, write
+from eigen2.files import write, writing
 
 TABLE = ["ticker", "action", "size", "target_pct", "stake_pct", "days_held", "gain_pct"]
 """Columns of the orders that are printed."""
@@ -104,10 +104,8 @@ def _predict(options: Namespace) -> None:
             raise UserError(f"--output {output} is the file of --data.{key}, which would be lost; choose another file")
     membership = None if options.data.membership is None else read_membership(options.data.membership)
     orders = trader.orders(read_prices(options.data.path, trader.features), first, membership)
-    try:
+    with writing(f"--output {options.output!r}"):
         write(output, without_formulas(orders).to_csv(index=False, float_format="%.6g"))
-    except OSError as error:
-        raise UserError(f"cannot write --output {options.output!r}: {error.strerror or error}; {WRITE_HINT}") from error
     days = orders["date"].unique()
     last = orders.loc[orders["date"] == days[-1], TABLE]
     shown = last.astype({"days_held": object}).where(last.notna(), "")
@@ -118,13 +116,11 @@ def _predict(options: Namespace) -> None:
 
 def _export(options: Namespace) -> None:
     champion, folder = _champion(options), Path(options.output)
-    try:
+    with writing(f"to {folder}", "choose another --output"):
         written = champion.save(folder, None if options.sign is None else Path(options.sign))
         if options.onnx:
             from eigen2.core.onnx import write_onnx
 
             written.append(write_onnx(champion.actor(options.actor), champion.sizes, folder / GRAPH))
-    except OSError as error:
-        raise UserError(f"cannot write to {folder}: {error.strerror or error}; choose another --output") from error
     for path in written:
         print(f"wrote        {path} ({path.stat().st_size / 1e3:,.1f} kB)")

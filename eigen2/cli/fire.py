@@ -18,7 +18,7 @@ from jsonargparse import Namespace
 
 from eigen2.cli.parser import Parser
 from eigen2.errors import UserError, require_range
-from eigen2.files import Folder, write
+from eigen2.files import Folder, write, writing
 from eigen2.fire.evaluation.cell2fire import SCENARIO, write_instance
 from eigen2.fire.evaluation.placements import FIRE_SETTINGS, LARGEST_GRID, Cells, read_placements, require_fit
 from eigen2.fire.evaluation.regions import Plan, Wind, judge, needed_bytes, place, tail_mean, write_breaks
@@ -152,10 +152,8 @@ def _terrain(options: Namespace) -> None:
     weather = Weather(options.wind_speed, options.wind_from)
     region = read_region(files)
     fitted = fit_terrain(tiles(region, size, "train"), weather, options.duration)
-    try:
+    with writing(f"--output {output}", "name another file"):
         write(output, yaml.safe_dump(asdict(fitted.terrain), sort_keys=False))
-    except OSError as error:
-        raise UserError(f"--output {output} cannot be written ({error.strerror}); name another file") from error
     print(f"a fire burns {fitted.region:.1%} of a tile of the region, {fitted.synthetic:.1%} of a synthetic landscape")
     print(f"fit on such landscapes: --data.terrain {shlex.quote(str(output))}")
 
@@ -263,11 +261,9 @@ def _validate(options: Namespace) -> None:
         by_landscape = {name: [fire[name] for fire in fires] for name in FIRE}
         shared = {name: values[0] if len({*values}) == 1 else values for name, values in by_landscape.items()}
         figures = {"settings": {**used, **shared}, "pyretechnics": version, **_figures(scores)}
-        try:
+        with writing(f"--out {options.out}", "name another file"):
             Folder(Path(options.out).parent).make()
             write(Path(options.out), json.dumps(figures, indent=2, allow_nan=False) + "\n")
-        except OSError as error:
-            raise UserError(f"--out {options.out} cannot be written ({error.strerror}); name another file") from error
 
 
 def _conditions(fire: Mapping[str, float], fires: int = 1, seed: int = 0) -> Conditions:
@@ -299,10 +295,8 @@ def _export(options: Namespace) -> None:
     models = [each.model(landscape) for each, landscape in zip(conditions, file.landscapes, strict=True)]
     require_fit({name: file.placements[name]}, models)
     breaks = file.placements[name][number]
-    try:
+    with writing(f"--out {out}", "name another folder"):
         write_instance(Folder(out), file.landscapes[number], breaks, conditions[number])
-    except OSError as error:
-        raise UserError(f"--out {out} cannot be written ({error.strerror}); name another folder") from error
     print(f"{len(breaks)} breaks of {name} on landscape {number} are in {out}; burn it by")
     folder, results, cells = (shlex.quote(str(path)) for path in (out, out / "results", out / "breaks.csv"))
     words = f"--input-instance-folder {folder} --output-folder {results} --FirebreakCells {cells}"

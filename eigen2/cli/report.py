@@ -5,8 +5,7 @@ from pathlib import Path
 from jsonargparse import Namespace
 
 from eigen2.cli.parser import Parser
-from eigen2.errors import UserError
-from eigen2.files import WRITE_HINT
+from eigen2.files import WRITE_HINT, writing
 from eigen2.report.page import write_report
 
 
@@ -25,10 +24,7 @@ def make_parser(command: str = "report") -> Parser:
 def run(command: str, options: Namespace) -> None:
     """Write the report and print its path."""
     folder = Path(options.folder)
-    try:
+    where = options.folder if options.output is None else repr(options.output)
+    with writing(f"the report to {where}", f"{WRITE_HINT}, by --output"):
         path = write_report(folder, None if options.output is None else Path(options.output))
-    except OSError as error:
-        where = options.folder if options.output is None else repr(options.output)
-        reason = f"{error.strerror or error}; {WRITE_HINT}, by --output"
-        raise UserError(f"cannot write the report to {where}: {reason}") from error
     print(f"report       {path}")

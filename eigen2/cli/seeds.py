@@ -11,7 +11,7 @@ from eigen2.cli.checkpoint import ROOT, foreign_code
 from eigen2.core.compatibility import saved_run
 from eigen2.core.export import ExportedChampion, combine, load, read_checkpoint
 from eigen2.errors import UserError
-from eigen2.files import Folder
+from eigen2.files import Folder, writing
 from eigen2.runtime.checkpoint import BEST, LAST
 from eigen2.runtime.checksums import DamagedFile, generation_of
 from eigen2.runtime.run_folder import generations_of
@@ -95,10 +95,8 @@ def _train(
     settings["data"] = {name: value for name, value in config["data"].items() if name != "cache_dir"}
     args = [f"--workload={settings.pop('workload')}", "--config", yaml_line(settings)]
     print(f"seed {folder.name:<8}trains {generations} generations, see {folder / 'output.txt'}", flush=True)
-    try:
+    with writing(f"to {folder}", "make it writable, and test again"):
         running = Folder(folder).lock(".running")
-    except OSError as error:
-        raise UserError(f"cannot write to {folder} ({error.strerror}): make it writable, and test again") from error
     if running is None:
         raise UserError(f"another process trains in {folder}: wait for it, and test again")
     stops, sent = list[signal.Signals](), 0

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from callbacks.plots import draw_figure, image_writers
 from eigen2.dqn.module import DQNModule
 from eigen2.errors import UserError, require_range
-from eigen2.files import Folder, replacing
+from eigen2.files import Folder, replacing, writing
 from eigen2.fire.datamodule import FuelBreakDataModule
 from eigen2.fire.evaluation.placements import FOLDERS, PLACEMENTS_FILE, read_placements
 from eigen2.fire.landscapes.fuels import NON_BURNABLE
@@ -100,11 +100,8 @@ def write_map(
     """Write the picture of `draw_map`; raise UserError if it cannot be written."""
     from matplotlib.image import imsave
 
-    try:
-        with replacing(file) as draft:
-            imsave(draft, draw_map(landscape, breaks, burned), format="png")
-    except OSError as error:
-        raise UserError(f"{file} cannot be written ({error}); name another file") from error
+    with writing(str(file), "name another file"), replacing(file) as draft:
+        imsave(draft, draw_map(landscape, breaks, burned), format="png")
 
 
 def draw_map(

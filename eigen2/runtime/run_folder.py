@@ -15,7 +15,7 @@ from lightning.pytorch.cli import SaveConfigCallback
 
 from callbacks import MemoryProfiler
 from eigen2.errors import UserError
-from eigen2.files import Folder, next_number
+from eigen2.files import Folder, next_number, writing
 from eigen2.runtime.checkpoint import newest_intact
 from eigen2.runtime.logger import RunLogger
 from eigen2.runtime.provenance import describe_run
@@ -32,11 +32,8 @@ RUN_FILE = re.compile(
 @contextmanager
 def locked_folder(root: Path, name: str = ".lock", *, wait: bool = False) -> Iterator[None]:
     """Lock the folder for this process until the block ends; `wait` for another process, or raise a UserError."""
-    try:
+    with writing(f"to trainer.default_root_dir {root}", "choose another folder"):
         locked = Folder(root).lock(name, wait=wait)
-    except OSError as error:
-        text = f"cannot write to trainer.default_root_dir {root}: {error.strerror}; choose another folder"
-        raise UserError(text) from error
     if locked is None:
         raise UserError(f"another run is writing to {root}; wait for it or choose another --trainer.default_root_dir")
     with locked:

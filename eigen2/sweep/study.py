@@ -17,7 +17,7 @@ from optuna.trial import FrozenTrial, Trial, TrialState
 from sqlalchemy.exc import SQLAlchemyError
 
 from eigen2.errors import UserError, one_line
-from eigen2.files import Folder
+from eigen2.files import Folder, writing
 from eigen2.runtime.signals import CODES
 from eigen2.sweep.space import Space
 from eigen2.sweep.trial import METRIC, fitness, last_line, start, to_text
@@ -50,11 +50,9 @@ class Sweep:
         self.stops = 0  # requests to stop; the trials get as many signals
         self._lock, self._failures, self._target = threading.Lock(), 0, 0
         self._interrupted: list[FrozenTrial] = []
-        try:
+        with writing(f"to --folder {folder}", "choose another"):
             Folder(folder).make()
             path = Folder(folder).unlinked("study.db")
-        except OSError as error:
-            raise UserError(f"cannot write to --folder {folder}: {error.strerror}; choose another") from error
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         try:
             self._storage = RDBStorage(f"sqlite:///{path}", engine_kwargs={"connect_args": {"timeout": 60}})
@@ -95,10 +93,8 @@ class Sweep:
 
         Raises UserError if too many fail in a row, the folder cannot be written, or another process uses it.
         """
-        try:
+        with writing(f"to {self.folder}", "choose another --folder"):
             folder_lock = Folder(self.folder).lock(".lock")
-        except OSError as error:
-            raise UserError(f"cannot write to {self.folder}: {error.strerror}; choose another --folder") from error
         if folder_lock is None:
             raise UserError(f"another sweep is using {self.folder}; wait for it to end, or choose another --folder")
         self._target, self._interrupted = trials, [trial for trial in self.trials if trial.state == TrialState.RUNNING]

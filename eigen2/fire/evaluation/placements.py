@@ -14,7 +14,7 @@ from jsonschema import Draft202012Validator, validators
 from eigen2.core.compatibility import flatten
 from eigen2.core.datamodule import TestResult
 from eigen2.errors import UserError
-from eigen2.files import Folder, archive_other_test, object_schema
+from eigen2.files import Folder, archive_other_test, object_schema, writing
 from eigen2.fire.landscapes.landscape import SPLITS, Landscape, Split, Terrain, synthetic
 from eigen2.fire.landscapes.rasters import Region, RegionFiles, read_region, tiles
 from eigen2.fire.simulation.spread import FireModel
@@ -173,13 +173,11 @@ def save_test(
         "settings": flatten({"data": settings}),
     }
     text = json.dumps(summary, indent=1, allow_nan=False) + "\n"
-    try:
+    with writing(f"the test to {folder}", "make room there"):
         keys = ("settings", "champion_generation")
         archive_other_test(root, FOLDERS["test"], "scores.json", json.loads(text), keys)
         write_placements(folder, placements)
         folder.write("scores.json", text)
-    except OSError as error:
-        raise UserError(f"cannot write the test to {folder}: {error.strerror or error}; make room there") from error
 
 
 def make_test_result(saved: Mapping[str, np.ndarray], burned: np.ndarray, generation: int) -> TestResult:

@@ -20,8 +20,8 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from eigen2.errors import UserError, is_shortage
-from eigen2.files import Folder
+from eigen2.errors import is_shortage
+from eigen2.files import Folder, writing
 from eigen2.market.data.checks import PRICES
 from eigen2.market.data.files import require_file
 from eigen2.market.data.panel import FeatureScale, MarketPanel, Splits, build_panel
@@ -85,15 +85,13 @@ def load_panel(
     if panel is None:
         with _recorded_warnings() as warnings:
             built = build_panel(source_table(source, own), **options, scale=scale, membership=spans, file=file)
-        try:
-            # processes that start together write one after the other, and all but the first find it written
-            with cast(IO[str], Folder(folder).lock(".lock", wait=True)):
-                _write_cache(folder, built, [line.replace(file, PRICES) for line in warnings])
-        except OSError as error:
-            raise UserError(
-                f"cannot write the panel cache to {str(cache_dir)!r} ({error.strerror or error}): name a"
-                f" cache_dir that can be written, with {built.nbytes / 1e6:.0f} MB free"
-            ) from error
+        remedy = f"name a cache_dir that can be written, with {built.nbytes / 1e6:.0f} MB free"
+        # processes that start together write one after the other, and all but the first find it written
+        with (
+            writing(f"the panel cache to {str(cache_dir)!r}", remedy),
+            cast(IO[str], Folder(folder).lock(".lock", wait=True)),
+        ):
+            _write_cache(folder, built, [line.replace(file, PRICES) for line in warnings])
         panel = _open_cache(folder) or built
         # Arrow would keep the memory of the table it read: 120 MB for 2.5 million rows
         pa.default_memory_pool().release_unused()

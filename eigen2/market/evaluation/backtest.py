@@ -13,7 +13,7 @@ import pandas as pd
 from jaxtyping import Float, Float32, Shaped
 
 from eigen2.errors import UserError
-from eigen2.files import Folder, archive_other_test
+from eigen2.files import Folder, archive_other_test, writing
 from eigen2.market.evaluation.information import HORIZONS, Information, Scores, information
 from eigen2.market.evaluation.intervals import Interval, over_days, over_trainings
 from eigen2.market.evaluation.performance import (
@@ -409,13 +409,11 @@ def write(result: Backtest, trades: pd.DataFrame | None, root: Folder, settings:
         texts["trades.csv"] = without_formulas(trades).to_csv(index=False)
     texts["summary.json"] = text
     folder = root / "test"
-    try:
+    with writing(f"to {folder}", "make room and test again"):
         keys = ("settings", "champion_generation", "days")
         archive_other_test(root, folder.path.name, "summary.json", json.loads(text), keys)
         for name, content in texts.items():
             folder.write(name, content)
-    except OSError as error:
-        raise UserError(f"cannot write to {folder} ({error.strerror or error}); make room and test again") from error
 
 
 def _nan_to_none(value: Any) -> Any:

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 from jaxtyping import Bool, Float, Float32
 
 from eigen2.errors import UserError, require_range
-from eigen2.files import WRITE_HINT, replacing
+from eigen2.files import replacing, writing
 from eigen2.market.data.source import LARGEST_PRICE, PRICE_COLUMNS, SMALLEST_PRICE
 
 FIRST_DAY = np.datetime64("2000-01-03")
@@ -219,11 +219,8 @@ def write_parquet(market: SyntheticMarket, path: str | Path, *, columns_per_bloc
     path, rows = Path(path), 0
     if path.suffix != ".parquet":
         raise UserError(f"the market's file is {str(path)!r}: name one that ends in .parquet")
-    try:
-        with replacing(path) as draft, pq.ParquetWriter(draft, SCHEMA, **PARQUET) as writer:
-            for block in market.blocks(columns_per_block):
-                writer.write_table(pa.Table.from_pandas(block, SCHEMA, preserve_index=False))
-                rows += len(block)
-    except OSError as error:
-        raise UserError(f"cannot write {str(path)!r} ({error.strerror or error}): {WRITE_HINT}") from error
+    with writing(repr(str(path))), replacing(path) as draft, pq.ParquetWriter(draft, SCHEMA, **PARQUET) as writer:
+        for block in market.blocks(columns_per_block):
+            writer.write_table(pa.Table.from_pandas(block, SCHEMA, preserve_index=False))
+            rows += len(block)
     return rows

@@ -104,7 +104,7 @@ def test_the_command_writes_the_landscape_and_breaks_asked_for(
         (["--number=2"], "--number is 2; it must be"),
         (["--number=-1"], "--number is -1; it must be"),
         (["--placement=bad"], r"placements.bad[1] does not fit landscape 1: cell 64"),
-        (["--out=/dev/null/x"], "--out /dev/null/x cannot be written"),
+        (["--out=/dev/null/x"], "cannot write --out /dev/null/x: "),
         (["--out=."], "'.' exists: name another --out, or give --overwrite"),
     ],
 )

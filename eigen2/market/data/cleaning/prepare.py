@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from pyarrow import csv
 
 from eigen2.errors import UserError
-from eigen2.files import Folder, draft_folder, move_into_place
+from eigen2.files import Folder, draft_folder, move_into_place, writing
 from eigen2.market.data.cleaning.blocks import SortedRows
 from eigen2.market.data.cleaning.clean import LOG_COLUMNS, clean
 from eigen2.market.data.cleaning.defects import find
@@ -50,17 +50,15 @@ def inspect(
         UserError: an input cannot be read, or the spill files cannot be written.
     """
     inputs = Inputs(paths, form, today)
-    try:
-        with tempfile.TemporaryDirectory(prefix="eigen2-inspect-") as folder:
-            rows, bars = _sort(inputs, Folder(folder), indicators, resample)
-            report = Report(inputs, rows.calendar.days, policy, bars)
-            for _ in _clean_blocks(rows, report, policy.lenient(), limits, indicators):
-                pass
-    except OSError as error:
-        raise UserError(
-            f"the spill files of inspect cannot be written to {tempfile.gettempdir()} ({error.strerror or error}): "
-            "free space there, or set TMPDIR to a folder with as much room as the inputs take"
-        ) from error
+    remedy = "free space there, or set TMPDIR to a folder with as much room as the inputs take"
+    with (
+        writing(f"the spill files of inspect to {tempfile.gettempdir()}", remedy),
+        tempfile.TemporaryDirectory(prefix="eigen2-inspect-") as folder,
+    ):
+        rows, bars = _sort(inputs, Folder(folder), indicators, resample)
+        report = Report(inputs, rows.calendar.days, policy, bars)
+        for _ in _clean_blocks(rows, report, policy.lenient(), limits, indicators):
+            pass
     return report
 
 
@@ -89,28 +87,23 @@ def prepare(
     """
     out = _check_out(Path(out), paths, overwrite)
     inputs = Inputs(paths, form, today)
-    try:
-        with draft_folder(out) as folder:
-            rows, bars = _sort(inputs, folder, indicators, resample)
-            report = Report(inputs, rows.calendar.days, policy, bars)
-            table, log = folder.file("table.parquet"), folder.file("changes.csv")
-            with pq.ParquetWriter(table, SCHEMA, compression="zstd") as kept, csv.CSVWriter(log, LOG_SCHEMA) as changes:
-                for cleaned, changed in _clean_blocks(rows, report, policy, limits, indicators):
-                    kept.write_table(pa.Table.from_pandas(cleaned, SCHEMA, preserve_index=False))
-                    changed = without_formulas(changed.assign(date=changed["date"].dt.strftime("%Y-%m-%d")))
-                    changes.write_table(pa.Table.from_pandas(changed, LOG_SCHEMA, preserve_index=False))
-                    # Arrow keeps freed memory: blocks would add up
-                    pa.default_memory_pool().release_unused()
-            if report.prepared["usable"] == 0:
-                total = report.counts["rows"]
-                raise UserError(f"no usable row is left of {total:,}: inspect the files, or relax the policy")
-            move_into_place(log, changes_path(out))
-            move_into_place(table, out)
-    except OSError as error:
-        raise UserError(
-            f"cannot write {str(out)!r} ({error.strerror or error}): free space or choose another folder; spill files "
-            "as large as the inputs lie beside it"
-        ) from error
+    remedy = "free space or choose another folder; spill files as large as the inputs lie beside it"
+    with writing(repr(str(out)), remedy), draft_folder(out) as folder:
+        rows, bars = _sort(inputs, folder, indicators, resample)
+        report = Report(inputs, rows.calendar.days, policy, bars)
+        table, log = folder.file("table.parquet"), folder.file("changes.csv")
+        with pq.ParquetWriter(table, SCHEMA, compression="zstd") as kept, csv.CSVWriter(log, LOG_SCHEMA) as changes:
+            for cleaned, changed in _clean_blocks(rows, report, policy, limits, indicators):
+                kept.write_table(pa.Table.from_pandas(cleaned, SCHEMA, preserve_index=False))
+                changed = without_formulas(changed.assign(date=changed["date"].dt.strftime("%Y-%m-%d")))
+                changes.write_table(pa.Table.from_pandas(changed, LOG_SCHEMA, preserve_index=False))
+                # Arrow keeps freed memory: blocks would add up
+                pa.default_memory_pool().release_unused()
+        if report.prepared["usable"] == 0:
+            total = report.counts["rows"]
+            raise UserError(f"no usable row is left of {total:,}: inspect the files, or relax the policy")
+        move_into_place(log, changes_path(out))
+        move_into_place(table, out)
     return report
 
 

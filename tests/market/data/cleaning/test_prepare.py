@@ -133,7 +133,7 @@ def test_a_kill_leaves_no_half_file_and_the_next_run_cleans_up(
 
 def test_spill_files_without_room_end_in_one_line(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(path.parent / "missing"))
-    with pytest.raises(UserError, match=r"spill files of inspect .*/missing \(No such file.*set TMPDIR"):
+    with pytest.raises(UserError, match=r"spill files of inspect .*/missing: No such file.*set TMPDIR"):
         inspect([path])
 
 
