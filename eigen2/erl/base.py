@@ -124,7 +124,7 @@ class PopulationModule(GenerationModule[RolloutDataModule]):
             clear_gradients(self.population)
 
     def begin_generation(self) -> None:
-        """Start the generation; the running mean of the elites starts from the mean of the initial agents."""
+        """Start the generation; the moving average of the elites starts from the mean of the initial agents."""
         super().begin_generation()
         agents, none = self.population_size, bool(self.population.mean_actor.isnan().all())
         if none and agents > 1 and any(operator.kept(agents) for operator in self.operators):

@@ -16,12 +16,12 @@ from eigen2.runtime.signals import CODES, handling, requeue
 
 
 class GracefulStop(Callback):
-    """Ends a run on a signal: after the generation in progress and its checkpoint, if that is soon enough.
+    """Ends a run on a signal, after the generation in progress and its checkpoint.
 
     SIGINT (Ctrl-C) and SIGTERM stop; SIGUSR1, which SLURM sends before a job's time is up (`#SBATCH
-    --signal=USR1@120`), stops and asks SLURM to queue the job again. The run ends at once, and resumes from its last
-    checkpoint, if the generation would take longer than the grace period, when that is over, or at a second signal. No
-    checkpoint is written within a generation, as half of one cannot be resumed exactly.
+    --signal=USR1@120`), stops and asks SLURM to queue the job again. The run ends at once, to resume from its last
+    checkpoint, if the generation would take longer than the grace period, when that period is over, or at a second
+    signal. No checkpoint is written within a generation, as half of one cannot be resumed exactly.
 
     Args:
         grace_seconds: Seconds that the generation in progress may still take after a signal, 0 or more: the time that

@@ -327,9 +327,9 @@ def backtest(
 ) -> Backtest:
     """Simulate champion, baselines and agents on the same days with the same money and costs.
 
-    The agents are the population of the checkpoint, `others` the champions of trainings with other seeds, of which
-    and the champion there may be an `ensemble`. What was found of a `leak` makes the backtest check too what becomes of
-    it at other costs and a day later. Raises UserError where there is nothing to buy and hold.
+    `agents` are the population of the checkpoint, `others` the champions of trainings with other seeds, `ensemble` the
+    mean of champion and others. With a `leak`, what `find_leak` found, the backtest is repeated at other costs and a
+    day late. Raises UserError where there is nothing to buy and hold.
     """
     prices, rules, account, days = market.prices, market.rules, market.account, market.days
     contenders = _contenders(market, champion, ensemble)
