@@ -31,10 +31,11 @@ class MemoryProfiler(Callback):
     announces none, they are taken after training and after validation (`train`, `validate`). See also `MemoryOwner`.
 
     Each snapshot is a row of memory.csv in the Trainer's folder if that is local, of memory-N.csv in process N of
-    several. Every logger gets the metrics `memory/` of docs/curves.md once an epoch. Growth is judged anew every epoch. A
-    leak is reported once there is evidence; the lines that allocate what is kept follow some epochs later, and a leak
-    that ends is taken back. The last report, also in memory/verdict.json, has a table of who holds the memory; without
-    a leak it is a summary of four lines. See docs/memory.md.
+    several. Every logger gets the metrics `memory/` of docs/curves.md once an epoch.
+
+    Growth is judged anew every epoch. A leak is reported once there is evidence; the lines that allocate what is kept
+    follow some epochs later, and a leak that ends is taken back. The last report, also in memory/verdict.json, has a
+    table of who holds the memory; without a leak it is a summary of four lines. See docs/memory.md.
     """
 
     def __init__(self, watch: Any = None, least_leak_kb: float = 50.0, trace_at: int | None = None) -> None:

@@ -15,7 +15,7 @@ from eigen2.erl.heads import Heads
 
 ADDED = 64  # elites whose weights are in memory at once while they are averaged
 TOGETHER = 256  # agents that act at once: more would only take more memory
-NEWEST = 1 / 12  # weight of the newest elites in their exponential moving average, chosen on markets that no page reports
+NEWEST = 1 / 12  # weight of the newest elites in their moving average, chosen on markets that no page reports
 
 
 class Population(nn.Module):
@@ -40,7 +40,7 @@ class Population(nn.Module):
     noise: Tensor  # (agents,) standard deviation of each agent's exploration noise
     origin: Tensor  # (all agents,) how the last evolution made each, a place in `evolution.statistics.origins`
     parents_fitness: Tensor  # (all agents,) fitness of each agent's parents when they were chosen; 0 at first
-    mean_actor: Tensor  # (1, weights) exponential moving averages of the elites' means, see `average`; NaN before the first
+    mean_actor: Tensor  # (1, weights) moving averages of the elites, see `average`; NaN before the first
     mean_critic: Tensor
     champion_actor: Tensor  # (1, weights) copies of the best validated agent
     champion_critic: Tensor
@@ -172,7 +172,7 @@ class Population(nn.Module):
 
     @torch.no_grad()
     def average(self, elites: Sequence[int], communicator: Communicator) -> None:
-        """Move the exponential moving averages by `NEWEST` towards the mean of some agents' networks, whoever owns them."""
+        """Move the (exponential) moving averages by `NEWEST` towards the mean of some agents, whoever owns them."""
         networks, chosen = self._networks(), sorted(elites)
         sums = {name: torch.zeros_like(rows[:1]) for name, rows in networks.items()}
         for first in range(0, len(chosen), ADDED):
