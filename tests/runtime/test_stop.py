@@ -2,6 +2,8 @@
 
 import os
 import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from subprocess import CompletedProcess
 from typing import Any
@@ -96,75 +98,68 @@ def test_a_scheduler_that_does_not_answer_is_named(tmp_path: Path, monkeypatch: 
         assert reason in line
 
 
-def test_a_generation_that_takes_longer_than_the_grace_is_not_finished(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = [0.0]
-    monkeypatch.setattr(stop.time, "monotonic", lambda: now[0])
+@contextmanager
+def watched(grace_seconds: float = 60.0) -> Iterator[tuple[Trainer, LightningModule, stop.GracefulStop]]:
+    """A callback whose handlers are installed, as in a fit that has begun."""
     trainer = Trainer(accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False)
-    module, callback = LightningModule(), stop.GracefulStop(grace_seconds=60)
+    module, callback = LightningModule(), stop.GracefulStop(grace_seconds)
+    callback.on_train_start(trainer, module)
     try:
-        for left, ends in ((61.0, "at once"), (59.0, "after the generation")):
-            callback.on_train_start(trainer, module)
-            for begun in (0.0, 100.0):  # the first generation takes 100 s
-                now[0] = begun
-                if begun:
-                    callback.on_train_epoch_end(trainer, module)
-                callback.on_train_epoch_start(trainer, module)
-            now[0] = 200.0 - left
-            if ends == "at once":
-                with pytest.raises(stop.RunStopped, match="within generation 0"):
-                    os.kill(os.getpid(), signal.SIGTERM)
-                callback.teardown(trainer, module, "fit")
-            else:
-                os.kill(os.getpid(), signal.SIGTERM)
-                callback.on_train_epoch_end(trainer, module)
-                assert trainer.should_stop
+        yield trainer, module, callback
     finally:
         callback.teardown(trainer, module, "fit")
+
+
+@pytest.mark.parametrize("left", [61.0, 59.0])
+def test_a_generation_that_takes_longer_than_the_grace_is_not_finished(
+    left: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [0.0]
+    monkeypatch.setattr(stop.time, "monotonic", lambda: now[0])
+    with watched() as (trainer, module, callback):
+        callback.on_train_epoch_start(trainer, module)
+        now[0] = 100.0  # the first generation takes as many seconds
+        callback.on_train_epoch_end(trainer, module)
+        callback.on_train_epoch_start(trainer, module)
+        now[0] = 200.0 - left
+        if left > callback.grace_seconds:
+            with pytest.raises(stop.RunStopped, match="within generation 0"):
+                os.kill(os.getpid(), signal.SIGTERM)
+        else:
+            os.kill(os.getpid(), signal.SIGTERM)
+            callback.on_train_epoch_end(trainer, module)
+            assert trainer.should_stop
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 
-def test_a_signal_while_a_generation_is_saved_starts_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    trainer = Trainer(accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False)
-    module, callback = LightningModule(), stop.GracefulStop(grace_seconds=60)
-    try:
-        callback.on_train_start(trainer, module)
+def test_a_signal_while_a_generation_is_saved_starts_no_other() -> None:
+    with watched() as (trainer, module, callback):
         callback.on_train_epoch_start(trainer, module)
         callback.on_train_epoch_end(trainer, module)
         assert not trainer.should_stop
         os.kill(os.getpid(), signal.SIGTERM)
         with pytest.raises(stop.RunStopped, match="before generation 0; --ckpt_path last resumes"):
             callback.on_train_epoch_start(trainer, module)
-    finally:
-        callback.teardown(trainer, module, "fit")
 
 
 def test_a_signal_that_comes_while_processes_agree_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    trainer = Trainer(accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False)
-    module, callback = LightningModule(), stop.GracefulStop(grace_seconds=60)
+    sent: list[None] = []
 
     def reduce(value: torch.Tensor, **settings: object) -> torch.Tensor:
         if not sent:
             sent.append(os.kill(os.getpid(), signal.SIGTERM))
         return value
 
-    sent = list[None]()
-    try:
-        callback.on_train_start(trainer, module)
-        callback.on_train_epoch_start(trainer, module)
+    with watched() as (trainer, module, callback):
         monkeypatch.setattr(trainer.strategy, "reduce", reduce)
         callback.on_train_epoch_end(trainer, module)
         with pytest.raises(stop.RunStopped, match="stopped by SIGTERM before generation 0"):
             callback.on_train_epoch_start(trainer, module)
-    finally:
-        callback.teardown(trainer, module, "fit")
 
 
-def test_once_the_run_ends_the_alarm_leaves_its_end_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_once_the_run_ends_the_alarm_leaves_its_end_alone() -> None:
     """Callbacks that end before it, such as one that waits for uploads, are not interrupted."""
-    trainer = Trainer(accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False)
-    module, callback = LightningModule(), stop.GracefulStop(grace_seconds=0.01)
-    try:
-        callback.on_train_start(trainer, module)
+    with watched(grace_seconds=0.01) as (trainer, module, callback):
         callback.on_train_epoch_start(trainer, module)
         with pytest.raises(stop.RunStopped):  # noqa: PT012 - the alarm comes whenever it does
             os.kill(os.getpid(), signal.SIGTERM)
@@ -172,5 +167,3 @@ def test_once_the_run_ends_the_alarm_leaves_its_end_alone(monkeypatch: pytest.Mo
         trainer.state.status = TrainerStatus.INTERRUPTED
         os.kill(os.getpid(), signal.SIGALRM)
         assert signal.getitimer(signal.ITIMER_REAL) == (0, 0)
-    finally:
-        callback.teardown(trainer, module, "fit")

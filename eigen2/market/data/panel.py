@@ -204,11 +204,10 @@ def build_panel(
     own = tuple(features) if scale is None else scale.own_features
     prices_long, names, rows = _select(prices_long, indicators, own, scale)
     tickers, units = (scale.tickers, scale.units) if scale else (tuple(rows.groups), np.ones(len(rows.groups)))
-    counts = validation_days, holdout_days, validation_spans
-    splits = Splits.from_dates(rows.dates, *counts, validation_from, holdout_from)
-    shape, features_each = (len(rows.dates), len(tickers)), len(FEATURES) + len(own)
-    _require_panel_room(*shape, features_each)
-    train, normalised = splits.train_days, np.empty((*shape, features_each), dtype=np.float32)
+    spans = validation_days, holdout_days, validation_spans, validation_from, holdout_from
+    splits, shape = Splits.from_dates(rows.dates, *spans), (len(rows.dates), len(tickers))
+    _require_panel_room(*shape, len(FEATURES) + len(own))
+    train, normalised = splits.train_days, np.empty((*shape, len(FEATURES) + len(own)), dtype=np.float32)
     prices = np.full((*shape, len(PRICE_COLUMNS)), np.nan, dtype=np.float32)
     traded_value, checks, moments = np.zeros(len(tickers)), {}, np.zeros((3, *normalised.shape[1:]))
     for column, (ticker, by_day) in enumerate(_values_by_day(prices_long, rows, tickers, (*VALUES, *own))):
