@@ -96,13 +96,13 @@ def information(
     Scores and prices are of all days. Columns that cannot be ordered on a day have no score.
     """
     span = slice(days.start, days.stop)
-    priced = orderable(prices[span])
-    scored = np.where(priced, scores[span], np.nan)
+    may_order = orderable(prices[span])
+    scored = np.where(may_order, scores[span], np.nan)
     found = {}
     for horizon in horizons:
         returns = forward_returns(prices, rules, horizon)[span]
         daily = rank_ic(scored, returns)
         known = np.isfinite(daily)
         both = (np.isfinite(scored) & np.isfinite(returns))[known].sum()
-        found[horizon] = Information(horizon, daily, float(both / max(priced[known].sum(), 1)))
+        found[horizon] = Information(horizon, daily, float(both / max(may_order[known].sum(), 1)))
     return found

@@ -218,18 +218,18 @@ def random_baseline(
             return scores[rebalancing][columns][None, ..., None]
 
         return weigh
-    priced = orderable(prices)
+    may_order = orderable(prices)
     most = rules.max_opens_per_day
     slots = np.repeat(np.arange(days.start, days.stop - 1), most)
     due = np.stack([rng.choice(slots, len(orders), replace=False) for _ in range(accounts)])
     sizes = np.stack([rng.permutation(orders) for _ in range(accounts)]).astype(np.float32)
     placed = np.zeros(accounts, np.int64)
-    rank = np.arange(min(most, priced.shape[1]))
+    rank = np.arange(min(most, may_order.shape[1]))
 
     def policy(seen: dict[str, Tensor]) -> Tensor:
         """Place the orders that are due: free columns sort first, in random order."""
         day = int(seen["day"].flatten()[0])
-        free = priced[day] & (seen["held_days"][0].numpy() == 0)
+        free = may_order[day] & (seen["held_days"][0].numpy() == 0)
         waiting = (due <= day).sum(1) - placed
         columns = np.argsort(np.where(free, rng.random(free.shape), 2.0), axis=1)[:, : len(rank)]
         account, ordered = np.nonzero(rank < np.minimum(waiting, free.sum(1))[:, None])
