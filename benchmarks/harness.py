@@ -41,6 +41,7 @@ ROOT = Path(__file__).parents[1]
 FIGURES = ROOT / "docs" / "figures"
 MB = 1e6
 UNUSED = ("threads", "seeds", "few", "arms", "tasks")  # settings that choose how, which and how many rows are measured
+MEASURED_ON = ("processor", "threads", "commit", "dirty")  # what a row says of where it was measured
 
 MODULES = {  # names of benchmarks by the module that defines them in `BENCHMARKS`
     "speed.bench": ("bench", "limit"),
@@ -237,7 +238,9 @@ class Rows:
     """Rows of a benchmark, one JSON file each; unless `fresh`, they stay valid for another number of threads."""
 
     def __init__(self, folder: Path, benchmark: Benchmark, settings: Settings, machine: Mapping[str, Any]) -> None:
-        self.folder, self._benchmark, self._settings, self._machine = folder, benchmark, settings, machine
+        self.folder, self._benchmark, self._settings = folder, benchmark, settings
+        described = {"processor": machine.get("machine"), **machine}
+        self._measured_on = {name: described.get(name) for name in MEASURED_ON}
 
     def path(self, task: Task) -> Path:
         """Return the file of a task's row."""
@@ -248,7 +251,7 @@ class Rows:
         """Return a digest of everything that a row depends on."""
         unused = () if self._benchmark.fresh else UNUSED
         settings = {name: value for name, value in self._settings.items() if name not in unused}
-        settings |= {"commit": self._machine["commit"]} if self._benchmark.fresh else {}
+        settings |= {"commit": self._measured_on["commit"]} if self._benchmark.fresh else {}
         text = json.dumps([settings, self._benchmark.key(task, self._settings)], sort_keys=True, default=repr)
         return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
@@ -267,7 +270,7 @@ class Rows:
         path = self.path(task)
         path.parent.mkdir(parents=True, exist_ok=True)
         draft = path.with_suffix(f".{os.getpid()}")
-        draft.write_text(json.dumps({"key": self.key(task), "commit": self._machine["commit"], **row}) + "\n")
+        draft.write_text(json.dumps({"key": self.key(task), **self._measured_on, **row}) + "\n")
         draft.replace(path)
 
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from benchmarks.harness import FIGURES, ROOT, Figures
+from benchmarks.harness import FIGURES, MEASURED_ON, ROOT, Figures
 from eigen2.market.evaluation.intervals import over_trainings
 
 PAGES = {  # pages in docs/ by name, each with the module that defines it as `PAGE`
@@ -100,24 +100,26 @@ def spread(values: Sequence[float], form: str = ",.1f") -> str:
 
 
 def where(figures: Figures, *commits: str) -> str:
-    """Return the machine of figures, and the commits of their rows, by default the commit of the figures."""
+    """Return the processors, threads and commits of the rows of figures, or those of the last command.
+
+    `commits` are those of figures that do not keep their rows.
+    """
     machine = figures["machine"]
-    threads = f" with {machine['threads']} thread{'s' * (machine['threads'] > 1)}" if "threads" in machine else ""
-    measured = ", ".join(sorted({commit[:7] for commit in commits or (str(machine["commit"]),)}))
-    changed = {True: " with changes", False: ""}.get(machine["dirty"], ", with or without changes")
+    command = {**machine, "processor": machine["machine"]}
+    rows = [row for rows in figures.get("runs", {}).values() for row in rows] or [{"commit": each} for each in commits]
+    measured = [{name: row.get(name, command.get(name)) for name in MEASURED_ON} for row in rows or [command]]
+    processors = " and ".join(sorted({row["processor"] for row in measured}))
+    threads = " or ".join(map(str, sorted({row["threads"] for row in measured if row["threads"]})))
+    changed = {True: " with changes", False: "", None: ", with or without changes"}
+    code = ", ".join(sorted({f"{str(row['commit'])[:7]}{changed[row['dirty']]}" for row in measured}))
     gpu = f", {machine['accelerator']}" if machine.get("accelerator") else ""
-    hardware = f"{machine['machine']}, {machine['cores']} cores{gpu}"
-    return f"{hardware}, torch {machine['torch']}{threads}, commit {measured}{changed}"
+    used = f" with {threads} thread{'s' * (threads != '1')}" if threads else ""
+    return f"{processors}, {machine['cores']} cores{gpu}, torch {machine['torch']}{used}, commit {code}"
 
 
 def machines(names: Sequence[str], *figures: Figures) -> str:
     """Return a list of named figures with their machines and commits."""
-    commits = [
-        [row["commit"] for rows in source.get("runs", {}).values() for row in rows if row.get("commit")]
-        for source in figures
-    ]
-    sources = zip(names, figures, commits, strict=True)
-    return "\n".join(f"- {name}: {where(source, *measured)}." for name, source, measured in sources)
+    return "\n".join(f"- {name}: {where(source)}." for name, source in zip(names, figures, strict=True))
 
 
 class _Cells(string.Formatter):

@@ -1,6 +1,7 @@
 """Placements without learning against the optimum on small landscapes, and local search on a large one."""
 
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
 
@@ -40,10 +41,16 @@ def measure(task: Task, settings: Settings, folder: Path) -> Row:
         return {"landscapes": [_program(seed) for seed in range(1, settings["programs"] + 1)]}
     if task.case == SCALE:
         return _scale(settings)
-    size, breaks, count = SMALL[task.case]
-    first = 1 + PART * task.seed
-    seeds = range(first, min(first + PART, settings[count] + 1))
-    return {"landscapes": [_compare(size, breaks, seed, settings) for seed in seeds]}
+    size, breaks, _ = SMALL[task.case]
+    return {"landscapes": [_compare(size, breaks, seed, settings) for seed in landscape_seeds(task, settings)]}
+
+
+def landscape_seeds(task: Task, settings: Settings) -> Sequence[int]:
+    """Return the seeds of the landscapes of a task: PART of them, or what is left at the end."""
+    if task.case not in SMALL:
+        return ()
+    first, count = 1 + PART * task.seed, settings[SMALL[task.case][-1]]
+    return range(first, min(first + PART, count + 1))
 
 
 def _compare(size: int, breaks: int, seed: int, settings: Settings) -> Row:
@@ -161,4 +168,6 @@ def _tasks(settings: Settings) -> list[Task]:
     return [Task(case, first // PART) for case in SMALL for first in parts[case]] + [Task(PROGRAM), Task(SCALE)]
 
 
-BENCHMARK = Benchmark(measure, _tasks, SETTINGS, SMALLEST)
+BENCHMARK = Benchmark(
+    measure, _tasks, SETTINGS, SMALLEST, key=lambda task, settings: [*landscape_seeds(task, settings)]
+)

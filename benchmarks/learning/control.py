@@ -31,6 +31,7 @@ from eigen2.core.environment import play
 from eigen2.erl import learners
 from eigen2.erl.module import ERLModule
 from eigen2.erl.state import SLOTS, make_batch
+from eigen2.errors import UserError
 
 
 @dataclass(frozen=True)
@@ -186,8 +187,10 @@ def sb3_run(duel: Duel, seed: int, steps: int, folder: Path) -> Row:
 SIDES = {"eigen2": eigen2_run, "Stable-Baselines3": sb3_run}
 
 
-def side_tasks(settings: Settings) -> list[Task]:
-    """Return a run of each side for every seed, with alternating order."""
+def side_tasks(settings: Settings, duel: Duel) -> list[Task]:
+    """Return a run of each side for every seed, with alternating order; raises UserError for part of an episode."""
+    if settings["steps"] % duel.episode:
+        raise UserError(f"--steps is {settings['steps']}: give a multiple of an episode, {duel.episode} steps")
     seeds = range(1, settings["seeds"] + 1)
     return [Task(side, seed) for seed in seeds for side in list(SIDES)[:: 1 if seed % 2 else -1]]
 
@@ -240,8 +243,8 @@ def parts_table(figures: Figures) -> str:
 def against_sb3(duel: Duel, steps: int, seeds: int, smallest: int) -> Benchmark:
     """Return the benchmark of a duel; with the steps of its smallest size."""
     settings, small = {"seeds": seeds, "steps": steps}, {"seeds": 1, "steps": smallest}
-    measure, figures = partial(fit_side, duel=duel), partial(side_figures, duel=duel)
-    return Benchmark(measure, side_tasks, settings, small, figures, fresh=True)
+    measure, tasks, figures = (partial(each, duel=duel) for each in (fit_side, side_tasks, side_figures))
+    return Benchmark(measure, tasks, settings, small, figures, fresh=True)
 
 
 BENCHMARKS = {

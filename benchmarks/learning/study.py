@@ -88,7 +88,7 @@ def selected_tables(settings: Settings) -> dict[str, Table]:
         known = TABLES.get(name)
         table = replace(known, path=folder / known.path) if known else Table(Path(name))
         if not table.path.is_file():
-            raise UserError(f"no prices for --tables {name} at {table.path}; set --data-dir, or name a price file")
+            raise UserError(f"no prices of {name} at {table.path}; set --data-dir, or give a price file")
         tables[name if known else table.path.stem] = table
     return tables
 
@@ -100,7 +100,7 @@ def tasks(settings: Settings) -> list[Task]:
     return [Task(fold, seed) for seed in range(settings["seeds"]) for fold in folds]
 
 
-def key(task: Task, settings: Settings) -> object:
+def key(task: Task, settings: Settings) -> list[object]:
     """Return what a row depends on besides the code: prices, folds, settings and defaults."""
     table = selected_tables(settings)[_fold(task)[0]]
     defaults = [

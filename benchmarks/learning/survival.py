@@ -11,7 +11,7 @@ import numpy as np
 from lightning.pytorch import Callback, LightningModule, Trainer
 
 from benchmarks.harness import Benchmark, Row, Settings, Task, train
-from benchmarks.learning.study import SAMPLE, fold_data, selected_tables
+from benchmarks.learning import study
 from eigen2.core.module import GenerationModule
 from eigen2.erl.learners import DDPG
 from eigen2.erl.module import ERLModule
@@ -50,8 +50,8 @@ class _Record(Callback):
 def measure(task: Task, settings: Settings, folder: Path) -> Row:
     """Train on the last fold of the table; return the means of the metrics over the generations."""
     variant, record = VARIANTS[task.case], _Record()
-    (prices,) = selected_tables(settings).values()
-    data = fold_data(
+    (prices,) = study.selected_tables(of_study(settings)).values()
+    data = study.fold_data(
         *(prices, prices.folds - 1, Path(tempfile.mkdtemp(dir=folder)), folder / "cache"),
         **{"rules": TradingRules(), "replay_min_size": 10_000, **variant.get("data", {})},
     )
@@ -60,15 +60,29 @@ def measure(task: Task, settings: Settings, folder: Path) -> Row:
     return {**{name: float(np.nanmean([row[name] for row in rows])) for name in METRICS}, "seconds": seconds}
 
 
+def of_study(settings: Settings) -> Settings:
+    """Return the settings as those of the study, which takes several tables."""
+    return {**settings, "tables": [settings["table"]]}
+
+
+def key(task: Task, settings: Settings) -> object:
+    """Return what a row depends on besides the code: prices, defaults, and what the variant changes."""
+    prices, defaults, *_ = study.key(Task(f"{Path(settings['table']).stem} fold 0"), of_study(settings))
+    return [prices, defaults, repr(VARIANTS[task.case])]
+
+
+def tasks(settings: Settings) -> list[Task]:
+    """Return every variant with every seed, by seed; raises UserError if there are no prices."""
+    study.selected_tables(of_study(settings))
+    return [Task(name, seed) for seed in range(settings["seeds"]) for name in VARIANTS]
+
+
 BENCHMARKS = {
     "survival": Benchmark(
         measure,
-        lambda settings: [Task(name, seed) for seed in range(settings["seeds"]) for name in VARIANTS],
-        {"data_dir": "../shared/data", "tables": ["dow30"], "seeds": 3, "generations": 25},
-        {"tables": [SAMPLE], "seeds": 1, "generations": 1},
-        key=lambda task, _: [
-            ERLModule(**VARIANTS[task.case].get("model", {})).model_config(),
-            VARIANTS[task.case].get("data"),
-        ],
+        tasks,
+        {"data_dir": "../shared/data", "table": "dow30", "seeds": 3, "generations": 25},
+        {"table": study.SAMPLE, "seeds": 1, "generations": 1},
+        key=key,
     )
 }

@@ -12,6 +12,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 
 from benchmarks.harness import Benchmark, Row, Settings, Task, only_row
 from benchmarks.runs import fit, memory_mb, require_linux
+from eigen2.errors import require_range
 
 GENERATIONS = 3
 MOST_RATIO = 1.5
@@ -82,10 +83,14 @@ def ratio(peaks: list[float]) -> float:
     return round(peaks[0] / max(peaks[1:]), 3)
 
 
+def tasks(settings: Settings) -> list[Task]:
+    """Return the only task; raises UserError unless there are processes to compare."""
+    require_range("--devices", settings["devices"], least=2)
+    return [Task("processes")]
+
+
 SETTINGS = {"agents": 1000, "devices": 4, "capacity": 100_000}
 SMALLEST = {"agents": 16, "devices": 2, "capacity": 500}
 BENCHMARKS = {
-    "process-memory": Benchmark(
-        measure, lambda settings: [Task("processes")], SETTINGS, SMALLEST, figures=only_row, fresh=True
-    )
+    "process-memory": Benchmark(measure, tasks, SETTINGS, SMALLEST, figures=only_row, fresh=True),
 }

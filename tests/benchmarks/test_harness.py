@@ -37,7 +37,7 @@ def patch(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     measured.clear()
     monkeypatch.setattr(harness, "workers", ThreadPoolExecutor)
     monkeypatch.setattr(harness, "_measure", lambda function, *args: function(*args))
-    monkeypatch.setattr(harness, "describe_machine", lambda: {"commit": "c1"})
+    monkeypatch.setattr(harness, "describe_machine", lambda: {"commit": "c1", "machine": "Xeon", "dirty": False})
     monkeypatch.setattr(harness, "load", lambda name: TINY)
     return monkeypatch
 
@@ -64,9 +64,13 @@ def test_rows_are_measured_once_and_collected(patch: pytest.MonkeyPatch, tmp_pat
     run_tiny(tmp_path, "--threads", "2")
     assert measured[2:] == [Task("a", 1), Task("a", 2)]
     figures = json.loads((tmp_path / "tiny.json").read_text())
-    assert figures["machine"] == {"commit": "c1", "threads": 2}
-    rows = [{"seed": seed, "commit": "c1", "value": seed, "large": 7} for seed in (1, 2)]
-    assert figures["runs"] == {"a": rows, "b": rows}
+    assert figures["machine"] == {"commit": "c1", "machine": "Xeon", "dirty": False, "threads": 2}
+    place = {"processor": "Xeon", "commit": "c1", "dirty": False}
+    rows = {
+        case: [{"seed": seed, **place, "threads": threads, "value": seed, "large": 7} for seed in (1, 2)]
+        for case, threads in (("a", 2), ("b", 1))  # of the command that measured the row
+    }
+    assert figures["runs"] == rows
     run_tiny(tmp_path, "--smallest")
     assert measured[4:] == [Task("a", 1)]
 
@@ -85,7 +89,7 @@ def test_rows_of_other_settings_are_refused_and_fresh_ones_repeated(
         measured.clear()
         run_tiny(tmp_path, *args)
         assert len(measured) == count
-    patch.setattr(harness, "describe_machine", lambda: {"commit": "c2"})
+    patch.setattr(harness, "describe_machine", lambda: {"commit": "c2", "machine": "Xeon", "dirty": True})
     run_tiny(tmp_path, "--only", "a")
     assert {json.loads(path.read_text())["commit"] for path in (tmp_path / "rows" / "tiny").iterdir()} == {"c1", "c2"}
     measured.clear()

@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from benchmarks.harness import FIGURES, ROOT
-from benchmarks.pages import PAGES, blocks, fill, load, number, read, table
+from benchmarks.pages import PAGES, blocks, fill, load, number, read, table, where
 
 BLOCKS = re.compile(r"<!-- measured: (\w+) -->\n(.*?)\n<!-- end -->", re.DOTALL)
 
@@ -51,3 +51,12 @@ def test_formats_access_nested_values() -> None:
     with pytest.raises(KeyError):
         table({"d": "{d}"}, rows)
     assert [number(value) for value in (1234.5, 12.34, 1.234, 0.1234)] == ["1,234", "12.3", "1.23", "0.123"]
+
+
+def test_a_page_says_where_every_row_was_measured() -> None:
+    command = {"machine": "Xeon", "cores": 2, "torch": "2", "threads": 2, "commit": "c" * 40, "dirty": True}
+    old, new = {"commit": "a" * 40}, {"processor": "EPYC", "threads": 1, "commit": "b" * 40, "dirty": False}
+    assert where({"machine": command}) == "Xeon, 2 cores, torch 2 with 2 threads, commit ccccccc with changes"
+    both = "EPYC and Xeon, 2 cores, torch 2 with 1 or 2 threads, commit aaaaaaa with changes, bbbbbbb"
+    assert where({"machine": command, "runs": {"case": [new, old]}}) == both
+    assert where({"machine": {**command, "dirty": None}}, old["commit"]).endswith("aaaaaaa, with or without changes")

@@ -11,6 +11,7 @@ import torch
 from benchmarks.harness import FIGURES, Task
 from benchmarks.learning import control, planted, tables
 from eigen2.erl.module import ERLModule
+from eigen2.errors import UserError
 from eigen2.market.datamodule import MarketDataModule
 
 TINY = {"trading_days": 15, "settlement_days": 2, "replay_capacity": 4000, "replay_min_size": 100, "batch_size": 4}
@@ -37,7 +38,7 @@ def test_tables_of_known_rows() -> None:
 
 
 def test_sides_alternate_and_are_compared_in_pairs() -> None:
-    tasks = control.side_tasks({"seeds": 2})
+    tasks = control.side_tasks({"seeds": 2, "steps": 400}, control.PENDULUM)
     assert [task.case for task in tasks] == ["eigen2", "Stable-Baselines3", "Stable-Baselines3", "eigen2"]
     speeds = {"eigen2": 30.0, "Stable-Baselines3": 20.0}
     measured = {
@@ -48,6 +49,8 @@ def test_sides_alternate_and_are_compared_in_pairs() -> None:
     lines = control.duel_table(control.side_figures(measured, control.PENDULUM)).splitlines()
     assert lines[2] == "| eigen2 | -155.0 | -150, -160 | 45.0 | 1.25 |"
     assert lines[-1] == "| ours better by, median of pairs |  |  | 1.50 | 2.50 |"
+    with pytest.raises(UserError, match="200 steps"):
+        control.side_tasks({"seeds": 2, "steps": 401}, control.PENDULUM)
 
 
 def test_the_parts_of_a_step_are_those_of_the_last_generation_and_add_up() -> None:

@@ -4,6 +4,7 @@ import json
 import re
 import shutil
 from dataclasses import replace
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import pytest
 import torch
 
 from benchmarks.harness import FIGURES, Task
-from benchmarks.learning import study, study_tables
+from benchmarks.learning import study, study_tables, survival
 from benchmarks.learning.study import Table
 from eigen2.errors import UserError
 from eigen2.market.datamodule import MarketDataModule
@@ -25,6 +26,7 @@ DATA = {"context_days": 10, "trading_days": 15, "settlement_days": 5, "validatio
 DATA |= {"windows_per_generation": 2, "exploration_windows": 1}
 DATA |= {"replay_capacity": 500, "replay_min_size": 60, "batch_size": 3}
 FOLDS, TEST_DAYS, DAYS, COLUMNS = 2, 30, 200, 5
+SURVIVAL: dict[str, Any] = {"data_dir": ".", "seeds": 1, "generations": 1}
 SETTINGS: dict[str, Any] = {"data_dir": ".", "tables": ["made"], "seeds": 1, "generations": 2}
 
 
@@ -194,7 +196,7 @@ def test_an_interrupted_training_leaves_no_row(table: Table, tmp_path: Path, mon
 
 
 def test_missing_and_short_tables_are_refused(table: Table, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"--tables .* --data-dir"):
+    with pytest.raises(UserError, match=r"dow30 at .* --data-dir"):
         study.tasks({**SETTINGS, "data_dir": str(tmp_path), "tables": ["dow30"]})
     with pytest.raises(UserError, match="only 200 days for 9 folds"):
         study.fold_data(Table(table.path, 9, TEST_DAYS, DATA), 0, tmp_path, tmp_path)
@@ -264,6 +266,17 @@ def test_a_summary_by_hand() -> None:
     lines = study_tables.rank_ic_table(summary).splitlines()
     assert lines[2].startswith("| t | champion | 0.0600 (0.0")
     assert lines[4].startswith("| t | ridge | 0.0100 | 0.0500 (0.0")
+
+
+def test_rows_of_survival_depend_on_prices_and_variant(tmp_path: Path) -> None:
+    paths = [tmp_path / "a.parquet", tmp_path / "b.parquet"]
+    for path in paths:
+        path.write_text(path.name)
+    first, second, *_ = survival.tasks({**SURVIVAL, "table": paths[0]})
+    keys = [survival.key(task, {**SURVIVAL, "table": path}) for task in (first, second) for path in paths]
+    assert all(one != other for one, other in combinations(keys, 2))
+    with pytest.raises(UserError, match=r"c\.parquet"):
+        survival.tasks({**SURVIVAL, "table": tmp_path / "c.parquet"})
 
 
 def test_survival_is_a_mean_over_the_seeds_of_a_variant() -> None:
