@@ -163,20 +163,8 @@ class PopulationModule(GenerationModule[RolloutDataModule]):
 
     def evolution_context(self) -> EvolutionContext:
         """Return the state of the run that operators may depend on."""
-        population, generation, heads = self.population, self.current_epoch, self.population.heads
-        champion = {"actor": population.champion_actor, "critic": population.champion_critic}
-        return EvolutionContext(
-            seed=self.seed,
-            generation=generation,
-            learners=self.learners if self.learners < self.population_size else 0,
-            validated=generation % self.validate_every == 0,
-            has_champion=int(population.champion_generation) >= 0,
-            validations_since_champion=int(population.validations_since_champion),
-            champion=champion if heads is None else {"actor": heads.cut(population.champion_actor)},
-            actor_network=population.acting_network,
-            action_shape=self.data.eval_env.action_shape,
-            sample_inputs=partial(sample_inputs, self.data, self.device),
-        )
+        learners = self.learners if self.learners < self.population_size else 0
+        return EvolutionContext(self.seed, self.current_epoch, learners, self.population.acting_network)
 
     def validate_champion(self) -> float:
         """Return the champion's validation fitness, played and recorded once more."""

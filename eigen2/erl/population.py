@@ -47,7 +47,6 @@ class Population(nn.Module):
     champion_fitness: Tensor  # its validation fitness, float64, -inf before the first
     champion_windows: Tensor  # (validation windows,) the same by window
     champion_generation: Tensor  # the generation it was found in, -1 before the first
-    validations_since_champion: Tensor  # validations since then, or since the start, without a better one
 
     def __init__(
         self,
@@ -87,7 +86,6 @@ class Population(nn.Module):
             "champion_fitness": torch.tensor(0.0, dtype=torch.float64),
             "champion_windows": torch.empty(windows, dtype=torch.float64),
             "champion_generation": torch.tensor(0),
-            "validations_since_champion": torch.tensor(0),
         }
         for name, values in buffers.items():
             self.register_buffer(name, values)
@@ -249,7 +247,6 @@ class Population(nn.Module):
         self.champion_critic.copy_(agent["critic"])
         self.set_champion_fitness(fitness)
         self.champion_generation.fill_(generation)
-        self.validations_since_champion.zero_()
 
 
 def _agents(inputs: Inputs, agents: slice) -> Inputs:

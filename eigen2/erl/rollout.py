@@ -102,7 +102,6 @@ class Rollout:
                 own[place] = self._play_alone(population.agents[place])
         by_window = communicator.gather({"fitness": own}, "validation fitness")["fitness"]
         state.validation, state.mean_validation = by_window.mean(1), float(mean.mean())
-        population.validations_since_champion += 1
         validated = float(state.validation[fittest]) if torch.isfinite(state.fitness[fittest]) else math.nan
         luckiest = state.reliability < RELIABLE and math.isfinite(state.mean_validation)
         row = None if luckiest or state.mean_validation > validated or math.isnan(validated) else fittest

@@ -27,7 +27,7 @@ GENERATIONS = 4
 RUN = ("fit", "--config", "tests/small.yaml", "--model.population_size=6", "--data.replay_capacity=1500")
 EVERYTHING = (  # what draws random numbers, moves rows or looks at several agents
     *("--model.learner=eigen2.erl.learners.TD3", "--model.learners=4"),
-    *evolution("Elitism", "Injection", "Reinjection(patience: 1)", "TournamentCrossover", "ProximalMutation"),
+    *evolution("Elitism", "Injection", "TournamentCrossover", "MagnitudeMutation"),
     "--data.replay_capacity=400",  # less than a generation adds
 )
 STRATEGY = "--trainer.strategy=eigen2.distributed.PopulationStrategy"

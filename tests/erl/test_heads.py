@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from eigen2.control.networks import MLPActor
 from eigen2.core.networks import Inputs, Linear, Sizes, StackedNetwork
 from eigen2.distributed.communicator import Communicator
-from eigen2.erl.evolution import Injection, MagnitudeMutation, ProximalMutation, Reinjection
+from eigen2.erl.evolution import Injection, MagnitudeMutation
 from eigen2.erl.heads import Heads, head_bytes
 from eigen2.erl.learners import TD3
 from eigen2.erl.module import ERLModule
@@ -262,27 +262,8 @@ def test_one_agent_has_nothing_to_share() -> None:
 
 @pytest.mark.parametrize("learner", [{}, {"learner": TD3()}])
 def test_a_shared_run_is_resumed_bit_for_bit(learner: dict[str, Any], tmp_path: Path) -> None:
-    operators = evolution(0.25, 0.25, inject_every=1, reinject_after=1, mutation=ProximalMutation())
+    operators = evolution(0.25, 0.25, inject_every=1)
     check_resume(tmp_path, 3, representation="shared", evolution=operators, **learner)
-
-
-def test_reinjection_copies_the_champions_head() -> None:
-    recorder = Recorder()
-    operators = evolution(0.25, reinject_after=1)
-    module = fit(
-        AIM, recorder, epochs=6, population_size=8, representation="shared", evolution=operators, actor_lr=1e-9
-    )
-    place = [type(operator) for operator in module.operators].index(Reinjection)
-    heads = module.population.heads
-    assert heads is not None
-    came = 0
-    for generation in range(6):
-        after = recorder.states[generation, "evolve"]
-        for row in (after["origin"] == 2 + place).nonzero().flatten():
-            champion = recorder.states[generation, "train"]["champion_actor"]
-            assert same(after["head"][row], heads.cut(champion)[0])
-            came += 1
-    assert came
 
 
 NAN = float("nan")

@@ -29,17 +29,6 @@ FITS: dict[str, tuple[str, ...]] = {
         *(*SMALL, "--model.learners", "2", *TD3, "--model.random_warmup", "true"),
         *evolution("Elitism", "Injection", "TournamentCrossover", "MagnitudeMutation"),
     ),
-    "proximal": (
-        *(*SMALL, "--model.population_size", "6"),
-        *evolution("Elitism", "TournamentCrossover", "ProximalMutation"),
-    ),
-    "plateau": (
-        *(*SMALL, "--trainer.max_epochs", "6"),
-        *evolution(
-            *("Elitism", "Reinjection(patience: 1)", "TournamentCrossover"),
-            "MagnitudeMutation(growth: {patience: 1})",
-        ),
-    ),
     "gradients": (*SMALL, "--model.evolution", "null"),
     "evolution": (
         *(*SMALL, "--model.gradient_steps", "0"),
@@ -70,11 +59,12 @@ REPLACED = (
     "/weights/population.kind",
     "/weights/population.origin",
     "metrics/operators/injected_",
-    "metrics/operators/reinjected_",
+    "/weights/population.validations_since_champion",
 )
 """Prefixes of digests that one side alone has: the place in another list of how an agent was made, which the
-metrics of operators show too; and metrics, not a number throughout, of operators that a run does not list."""
+metrics of operators show too; metrics, not a number throughout, of operators that a run does not list; and a counter
+that only operators without a measured gain read."""
 
-REMOVED = ("hyperparameters",)  # cases of earlier revisions whose feature is gone
+REMOVED = ("hyperparameters", "proximal", "plateau")  # cases of earlier revisions whose feature is gone
 CHANGED = ("scores.json",)
 """Digests that differ: the file holds the run's settings, some of which are gone; its scores are printed too."""

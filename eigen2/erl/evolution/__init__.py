@@ -8,7 +8,4 @@ from eigen2.erl.evolution.operator import Ranking as Ranking
 from eigen2.erl.evolution.operators import Elitism as Elitism
 from eigen2.erl.evolution.operators import Injection as Injection
 from eigen2.erl.evolution.operators import MagnitudeMutation as MagnitudeMutation
-from eigen2.erl.evolution.operators import PlateauGrowth as PlateauGrowth
-from eigen2.erl.evolution.operators import Reinjection as Reinjection
 from eigen2.erl.evolution.operators import TournamentCrossover as TournamentCrossover
-from eigen2.erl.evolution.proximal import ProximalMutation as ProximalMutation

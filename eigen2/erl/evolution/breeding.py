@@ -44,7 +44,6 @@ def _inherited(child: Child, rows: Mapping[str, Tensor]) -> tuple[str, ...]:
 def breed(
     rows: Mapping[str, Tensor],
     children: Sequence[Child],
-    operators: Sequence[Operator],
     context: EvolutionContext,
     communicator: Communicator,
 ) -> None:
@@ -63,8 +62,6 @@ def breed(
     for inheriting, parents in fetched:  # after all parents were read
         for name, values in parents.items():
             inherit(rows[name], inheriting, values, communicator.rows.start)
-    for operator in operators:
-        operator.begin(context)
     given = {child.row: (parents_of(bred), values) for bred, values in fetched for child in bred}
     for child in children:
         place = communicator.local_index(child.row)
@@ -95,7 +92,7 @@ def evolve(
     rows = population.rows()
     if population.heads is None:
         rows |= {f"moment {i}": values for i, values in enumerate(moments)}
-    breed(rows, children, operators, context, communicator)
+    breed(rows, children, context, communicator)
     if ranking.elites:
         population.average(ranking.elites, communicator)
     survived = bred_origins(communicator.total, children, operators, context.learners)

@@ -1,6 +1,6 @@
 """The interface of evolution operators, and the state of the run that they may depend on."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Float
 from torch import Tensor
 
-from eigen2.core.networks import Inputs, StackedNetwork
+from eigen2.core.networks import StackedNetwork
 
 AgentRows = Mapping[str, Tensor]
 """An agent's rows by name, as views: `actor`, `critic`, `actor_target`, `critic_target`, `noise` and optimizer moments
@@ -23,17 +23,7 @@ class EvolutionContext:
     seed: int
     generation: int
     learners: int  # the first agents, which learn and do not evolve; 0 where all learn and evolve
-    validated: bool  # whether the generation before was validated
-    has_champion: bool
-    validations_since_champion: int  # validations since the last new champion
-    champion: AgentRows  # rows (1, weights) `actor` and `critic` of the champion, or of its head `actor`
     actor_network: StackedNetwork
-    action_shape: tuple[int, ...]
-    sample_inputs: Callable[[np.random.Generator, int], Inputs | None]
-    """Draw network inputs (1, count, ...) from the replay buffer; None while it is empty.
-
-    To be called in `Operator.begin`, as all processes must call it together.
-    """
 
 
 @dataclass(frozen=True)
@@ -73,9 +63,6 @@ class Operator:
     def kept(self, evolving: int) -> int:
         """Return how many of the fittest agents are kept."""
         return 0
-
-    def begin(self, context: EvolutionContext) -> None:
-        """Prepare for a generation."""
 
     def rows(self, ranking: Ranking, context: EvolutionContext, taken: Collection[int]) -> Sequence[int]:
         """Return the agents to replace: by default the first `share` of those that have not failed, or the rest."""

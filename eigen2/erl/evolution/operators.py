@@ -1,16 +1,12 @@
-"""Operators: elitism, crossover, mutation, injection of a learner, reinjection of the champion."""
+"""Operators: elitism, crossover, mutation, injection of a learner."""
 
-import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float
-from torch import Tensor
 
-from eigen2.core.networks import StackedNetwork
 from eigen2.erl.evolution.operator import AgentRows, EvolutionContext, Operator, Parents, Ranking
 from eigen2.errors import require_range
 
@@ -73,27 +69,6 @@ class TournamentCrossover(Operator):
 
 
 @dataclass
-class PlateauGrowth:
-    """Mutation that grows while validation finds no better champion, and is the configured one after a new one."""
-
-    patience: int = 5
-    """Validations without a new champion after which the mutation grows, and after as many more again (1 or more)."""
-    factor: float = 1.5
-    """Factor on the mutation's scale each time (1 or more)."""
-    most: float = 10.0
-    """Largest multiple of the configured scale (1 or more)."""
-
-    def __post_init__(self) -> None:
-        require(self, "patience", "factor", "most", least=1)
-
-    def multiple(self, validations: int) -> float:
-        """Return the factor on the scale, `validations` after the last champion."""
-        times = validations // self.patience
-        beyond = times * math.log(self.factor) >= math.log(self.most)  # a power might overflow
-        return self.most if beyond else self.factor**times
-
-
-@dataclass
 class MagnitudeMutation(Operator):
     """Replace agents by copies of elites with Gaussian noise in units of the weights' own size."""
 
@@ -105,8 +80,6 @@ class MagnitudeMutation(Operator):
     """Share of a mutant's actor weights that change (0 to 1)."""
     scale: float = 0.1
     """Standard deviation of a change, in units of the root mean square of the weights of the same tensor (>= 0)."""
-    growth: PlateauGrowth | None = None
-    """How the scale grows while there is no better champion; null keeps it."""
 
     def __post_init__(self) -> None:
         require(self, "share", "fraction", most=1)
@@ -121,34 +94,15 @@ class MagnitudeMutation(Operator):
         self, agent: AgentRows, parents: AgentRows, context: EvolutionContext, generator: np.random.Generator
     ) -> None:
         """Add the noise to the actor and its target."""
-        actor, network = agent["actor"], context.actor_network
-        chosen = torch.from_numpy(self.changed(network, generator))
+        actor = agent["actor"]
+        chosen = torch.from_numpy(generator.random(len(actor), dtype=np.float32) < self.fraction)
         gaussian = torch.from_numpy(generator.standard_normal(len(actor), dtype=np.float32))
-        changes = gaussian * self.deviation(actor, chosen, network) * self._scale(context)
-        noise = torch.where(chosen, changes, torch.zeros(())).to(actor.device)
+        pieces = torch.split(actor, context.actor_network.sizes)
+        sizes = torch.cat([piece.square().mean().sqrt().expand(len(piece)) for piece in pieces]).cpu()
+        noise = torch.where(chosen, gaussian * sizes * self.scale, torch.zeros(())).to(actor.device)
         actor += noise
         if "actor_target" in agent:
             agent["actor_target"].add_(noise)
-
-    def changed(self, network: StackedNetwork, generator: np.random.Generator) -> Bool[np.ndarray, " weights"]:
-        """Return which weights change."""
-        return generator.random(network.num_weights, dtype=np.float32) < self.fraction
-
-    def deviation(self, actor: Float[Tensor, " weights"], chosen: Tensor, network: StackedNetwork) -> Tensor:
-        """Return the standard deviation of each weight's change at a scale of 1: its tensor's root mean square."""
-        pieces = torch.split(actor, network.sizes)
-        return torch.cat([piece.square().mean().sqrt().expand(len(piece)) for piece in pieces]).cpu()
-
-    def metrics(self, context: EvolutionContext) -> dict[str, float]:
-        """Return the plateau's length and the scale, where it grows."""
-        if self.growth is None:
-            return {}
-        plateau = float(context.validations_since_champion)
-        return {"plateau/validations": plateau, "plateau/mutation_scale": self._scale(context)}
-
-    def _scale(self, context: EvolutionContext) -> float:
-        multiple = 1.0 if self.growth is None else self.growth.multiple(context.validations_since_champion)
-        return self.scale * multiple
 
 
 @dataclass
@@ -176,37 +130,3 @@ class Injection(Operator):
         """Return the fittest learner."""
         assert ranking.fittest_learner is not None
         return Parents((ranking.fittest_learner,))
-
-
-@dataclass
-class Reinjection(Operator):
-    """Replace the least fit agent by the champion, which is no agent, after a plateau of validation."""
-
-    name: ClassVar[str] = "reinjected"
-
-    patience: int = 5
-    """Validations without a better champion until it is put back, and again after as many more (1 or more)."""
-
-    def __post_init__(self) -> None:
-        require(self, "patience", least=1)
-
-    def rows(self, ranking: Ranking, context: EvolutionContext, taken: Collection[int]) -> Sequence[int]:
-        """Return the least fit agent at the end of each plateau, once."""
-        plateau = context.validations_since_champion
-        due = context.validated and context.has_champion and plateau > 0 and plateau % self.patience == 0
-        return ranking.least_fit(taken) if due else ()
-
-    def apply(
-        self, agent: AgentRows, parents: AgentRows, context: EvolutionContext, generator: np.random.Generator
-    ) -> None:
-        """Copy the champion, its targets as its networks, with zero moments; exploration noise stays."""
-        for name, rows in context.champion.items():
-            for copied in {name, f"{name}_target"} & agent.keys():
-                agent[copied].copy_(rows[0])
-        for name, rows in agent.items():
-            if name.startswith("moment"):
-                rows.zero_()
-
-    def metrics(self, context: EvolutionContext) -> dict[str, float]:
-        """Return the length of the plateau."""
-        return {"plateau/validations": float(context.validations_since_champion)}

@@ -1,6 +1,7 @@
 """Operators, contexts and plans for tests, by the numbers that matter in them."""
 
 import functools
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,6 @@ from eigen2.erl.evolution import (
     Injection,
     MagnitudeMutation,
     Operator,
-    Reinjection,
     TournamentCrossover,
 )
 from eigen2.erl.evolution.operator import Child
@@ -27,14 +27,12 @@ def evolution(
     tournament_size: int = 3,
     *,
     inject_every: int | None = None,
-    reinject_after: int | None = None,
     mutation: Operator | None = None,
 ) -> list[Operator]:
-    """Return elitism, crossover and mutation, with injection and reinjection where asked for."""
+    """Return elitism, crossover and mutation, with injection where asked for."""
     return [
         Elitism(elites),
         *([] if inject_every is None else [Injection(inject_every)]),
-        *([] if reinject_after is None else [Reinjection(reinject_after)]),
         TournamentCrossover(crossover, tournament_size),
         mutation or MagnitudeMutation(),
     ]
@@ -42,19 +40,8 @@ def evolution(
 
 def context(sizes: list[int] | None = None, **changes: Any) -> EvolutionContext:
     """Return the state of a run in its first generation, of actors with tensors of these sizes."""
-    settings: dict[str, Any] = {
-        "seed": 0,
-        "generation": 0,
-        "learners": 0,
-        "validated": True,
-        "has_champion": False,
-        "validations_since_champion": 0,
-        "champion": {},
-        "actor_network": _network(*(sizes or [])),
-        "action_shape": (1,),
-        "sample_inputs": lambda generator, count: None,
-    }
-    return EvolutionContext(**{**settings, **changes})
+    network = _network(*(sizes or []))
+    return replace(EvolutionContext(seed=0, generation=0, learners=0, actor_network=network), **changes)
 
 
 @functools.cache
