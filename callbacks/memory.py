@@ -38,11 +38,10 @@ class MemoryProfiler(Callback):
     table of who holds the memory; without a leak it is a summary of four lines. See docs/memory.md.
     """
 
-    def __init__(self, watch: Any = None, least_leak_kb: float = 50.0, trace_at: int | None = None) -> None:
+    def __init__(self, least_leak_kb: float = 50.0, trace_at: int | None = None) -> None:
         """Choose what is reported.
 
         Args:
-            watch: Accepted from older configurations, and without effect.
             least_leak_kb: Growth in kB (1,000 bytes) an epoch below which nothing is reported, above 0. Default 50.
             trace_at: Epoch, from 0, at which four are traced whether or not memory grows, to report the lines that
                 allocate what stays, as for a leak. Default none: only a leak is traced.

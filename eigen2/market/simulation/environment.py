@@ -34,7 +34,7 @@ from eigen2.market.simulation.rules import CLOSE_REASONS, TradingRules
 
 __all__ = ["LEVELS", "AccountRules", "TradingEnvironment", "TradingRules"]
 
-LEVELS = 255  # steps up to the largest sale target and, without short sales, the largest coefficient, in observations
+LEVELS = 255  # steps up to the largest take-profit and, without short sales, the largest coefficient, in observations
 MOST_HELD = 255  # days in observations; only a column without prices keeps a position longer than it may be
 MAX_GAIN_PCT = 1e30  # bound of realised gains, as the loss of a short sale is unbounded
 TARGET, GAP, HOLDING, HALTED, DELISTED, WINDOW_END, SIGNAL = range(len(CLOSE_REASONS))
@@ -44,7 +44,7 @@ NO_ORDERS = (NO_FILLS.cell, NO_FILLS.stake, NO_FILLS)
 class TradingEnvironment(MarketEnvironment):
     """Steps `agents` x `windows` accounts through the market; the agents do not move prices.
 
-    At the close of each trading day of a window an agent gives every column a coefficient and a sale target. Of the
+    At the close of each trading day of a window an agent gives every column a coefficient and a take-profit. Of the
     columns that have a price that day and that it does not hold, those with the highest coefficients of at least 1 are
     ordered; a draw (`tie_breaks`) decides between equal ones. An order takes coefficient x unit_share of the account's
     equity, or what is left of it (see `Accounts`); one that cannot be paid for does not open. Later no order is given
@@ -154,7 +154,7 @@ class TradingEnvironment(MarketEnvironment):
     ) -> tuple[dict[str, Tensor], Tensor, Tensor, Tensor, dict[str, Any]]:
         """Give orders at the close of the current day, then advance to the next close.
 
-        Actions are coefficients and sale targets in native units; they are clipped to their ranges. Returns the
+        Actions are coefficients and take-profits in native units; they are clipped to their ranges. Returns the
         observation, reward (agents, windows) float32, terminated and truncated (agents, windows) bool, and info:
         `ordered`, the cells in which an order was given, and `stakes`, the share of the equity that each takes before
         rounding to whole shares, 0 if it cannot be paid for; `exits`, the cells that agents ordered to be closed;

@@ -202,7 +202,7 @@ def random_baseline(
 ) -> Policy:
     """Give the orders of another policy on random days and in random columns: about its turnover, no knowledge.
 
-    Every account gives all of the orders, with their coefficients and sale targets (see `Simulation`), in a random
+    Every account gives all of the orders, with their coefficients and take-profits (see `Simulation`), in a random
     sequence: on days drawn uniformly from `days` but the last, no more per day than the rules allow, in columns drawn
     uniformly from the members that have a price and are not held. An order for which no column is left waits for a day
     that has one. It closes no position. Where agents decide on target weights, every account gives the scores of all

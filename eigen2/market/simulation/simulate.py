@@ -20,7 +20,7 @@ from eigen2.market.simulation.rules import TradingRules
 Prices = Float32[np.ndarray, "days columns bars"]  # see `MarketPanel.prices`
 Policy = Callable[[dict[str, Tensor]], Tensor]
 """From observations of some accounts to actions in native units (agents, windows, columns, 2 or 1): coefficients and
-sale targets, see `TradingEnvironment`, or scores, see `PortfolioEnvironment`."""
+take-profits, see `TradingEnvironment`, or scores, see `PortfolioEnvironment`."""
 
 
 class Day(NamedTuple):
@@ -53,7 +53,7 @@ class Simulation:
     trades: Int[np.ndarray, " accounts"]  # positions
     closed: pd.DataFrame  # a row for each closed position, see `AccountRecord.trades`
     orders: Float[np.ndarray, "orders numbers"]
-    """Coefficient and sale target in percent of every order that filled, by day, or the scores of all columns at every
+    """Coefficient and take-profit in percent of every order that filled, by day, or the scores of all columns at every
     rebalancing of the first account; empty if the policy traded outside the environment."""
     unfunded: int = 0  # orders of all accounts that could not be paid for
 

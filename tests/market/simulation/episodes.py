@@ -16,7 +16,7 @@ NAN = float("nan")
 EXECUTIONS = ("next_open", "close")
 both = pytest.mark.parametrize("execution", EXECUTIONS)
 Orders = dict[int, dict[int, tuple[float, float]]]
-"""By day of the decision and column: coefficient and sale target."""
+"""By day of the decision and column: coefficient and take-profit."""
 
 
 def rules(**changes: Any) -> TradingRules:

@@ -195,7 +195,7 @@ class ReferenceAccount:
         self.summary["log_return_pct"] = 100 * math.log(max(self.equity / self.money.initial_cash, 1e-6))
 
     def orders(self, action: Float32[np.ndarray, "columns 2"]) -> list[tuple[int, float, float]]:
-        """Column, coefficient and sale target of the orders of a day, the largest first."""
+        """Column, coefficient and take-profit of the orders of a day, the largest first."""
         rules, orders = self.rules, []
         for column, (coefficient, target) in enumerate(action):
             most = np.float32(rules.max_coefficient).item()
