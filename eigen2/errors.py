@@ -2,7 +2,9 @@
 
 import math
 import re
+from collections.abc import Mapping
 from numbers import Real
+from typing import Literal, get_args, get_origin, get_type_hints
 
 OUT_OF_MEMORY = 3  # exit code of a run stopped by `callbacks.MemoryBudget`
 ALL_AGENTS_FAILED = 4  # exit code of a run in which no agent had finite numbers left
@@ -76,3 +78,14 @@ def require_range(
     ]
     if not all(holds for holds, _ in bounds):
         raise UserError(f"{name} is {value}; it must be {' and '.join(text for _, text in bounds if text)}")
+
+
+def require_choices(prefix: str, annotated: object, values: Mapping[str, object]) -> None:
+    """Raise a UserError unless each of `values` that a Literal annotates is one of its choices.
+
+    The command line checks them, a call does not. `annotated` is a class or function, `prefix` the keys' group.
+    """
+    for name, hint in get_type_hints(annotated).items():
+        if get_origin(hint) is Literal and values[name] not in get_args(hint):
+            choices = " or ".join(map(str, get_args(hint)))
+            raise UserError(f"{prefix}.{name} is {values[name]!r}; it must be {choices}")

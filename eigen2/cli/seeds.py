@@ -49,8 +49,9 @@ def train_seeds(checkpoint: Path, seeds: int, resources: Mapping[str, Mapping[st
 
     The seeds that follow the fit's own train one after the other in processes of their own, each in `seeds/SEED` of the
     run's folder, for as many generations as the run; one that was stopped goes on, and one that is there is left as it
-    is. `resources` are settings by group, such as devices, that count in place of the run's. Raises UserError for a
-    training that fails, and RunStopped when a signal stops one.
+    is. `resources` are settings by group, such as devices, that count in place of the run's; their `data.path` counts
+    where the run's prices are no longer. Raises UserError for a training that fails, and RunStopped when a signal stops
+    one.
     """
     root, generations = checkpoint.parent.parent, generations_of(str(checkpoint))
     if checkpoint.parent.name != "checkpoints" or not generations:
@@ -93,6 +94,8 @@ def _train(
     trainer |= resources.get("trainer", {})
     settings = {**config, **resources, "trainer": trainer, "seed_everything": int(folder.name)}
     settings["data"] = {name: value for name, value in config["data"].items() if name != "cache_dir"}
+    if (prices := config["data"].get("path")) is not None and not Path(prices).exists():  # they have moved
+        settings["data"]["path"] = resources.get("data", {}).get("path")
     args = [f"--workload={settings.pop('workload')}", "--config", yaml_line(settings)]
     print(f"seed {folder.name:<8}trains {generations} generations, see {folder / 'output.txt'}", flush=True)
     with writing(f"to {folder}", "make it writable, and test again"):

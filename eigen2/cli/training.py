@@ -193,10 +193,11 @@ class EigenCLI(LightningCLI):
         return find_checkpoint(Path(self.trainer.default_root_dir), path, or_start=False)
 
     def _resources(self) -> dict[str, Any]:
-        """Return accelerator, devices and memory budget of this command, as groups of a configuration."""
-        trainer, budget = (self._get(self.config, name) for name in ("trainer", "budget"))
+        """Return accelerator, devices, memory budget and prices of this command, as groups of a configuration."""
+        trainer, budget, data = (self._get(self.config, name) for name in ("trainer", "budget", "data"))
         devices = listed_gpus(vars(trainer))[:1] or 1
-        return {"trainer": {"accelerator": trainer["accelerator"], "devices": devices}, "budget": vars(budget)}
+        used = {"accelerator": trainer["accelerator"], "devices": devices}
+        return {"trainer": used, "budget": vars(budget), "data": {"path": data.get("path")}}
 
     def _write_report(self, root: Path) -> None:
         """Write the run's report; a failure is logged, as it must not fail the run."""

@@ -260,7 +260,10 @@ def format_factory(factory: object | None) -> str | None:
 def build(call: Mapping[str, Any] | None, sizes: Sizes, trusted: str | None = None) -> nn.Module:
     """Build the network that `call_of` described; raise a UserError if it is not trusted, or cannot be built."""
     if call is None:
-        raise UserError("the champion's actor was made by a function; give model.actor a class, or a partial of one")
+        raise UserError(
+            "the champion's actor was made by a function, or with arguments that JSON cannot hold; give model.actor a "
+            "class, or a partial of one with plain arguments"
+        )
     path = str(call["class_path"])
     module, _, name = path.rpartition(".")
     if not path.startswith("eigen2.") and path != trusted:

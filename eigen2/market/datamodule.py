@@ -17,7 +17,7 @@ from eigen2.core.environment import Environment, Observation
 from eigen2.core.environment import Policy as AgentPolicy
 from eigen2.core.networks import Inputs, Sizes
 from eigen2.core.randomness import Role, generator
-from eigen2.errors import UserError, require_range
+from eigen2.errors import UserError, require_choices, require_range
 from eigen2.files import Folder
 from eigen2.market.data.cache import PriceSource, load_panel, remapped, source_table
 from eigen2.market.data.checks import survivors_line
@@ -144,16 +144,16 @@ class MarketDataModule(RolloutDataModule):
         self._set_lengths(ENOUGH_DAYS)
         self.settlement_days, self.validation_spans = settlement_days, validation_spans
         self.validation_days, self.holdout_days = validation_days, holdout_days
-        self.validation_from, self.holdout_from = validation_from, holdout_from
+        self.validation_from, self.holdout_from, self.cache_dir = validation_from, holdout_from, cache_dir
         self.validation_windows, self.credit, self.encoding = validation_windows, credit, encoding
+        require_choices("data", MarketDataModule.__init__, vars(self))
         names = "context_days trading_days settlement_days validation_days validation_spans validation_windows"
         for name in (*names.split(), "holdout_days"):
             if (value := getattr(self, name)) is not None:
                 require_range(f"data.{name}", value, least=int(name != "holdout_days"))
         if path is not None and synthetic is not None:
             raise UserError(f"data.path {path} and data.synthetic are both given; set one of them to null")
-        self.path, self.synthetic, self.cache_dir = path, synthetic, cache_dir
-        self.rules, self.account = rules, account
+        self.path, self.synthetic, self.rules, self.account = path, synthetic, rules, account
         if rules.mode == "weights":
             self.table_columns = (("turnover", "trading/turnover", 1.0),)
         unit = "log return less risk penalty, % a window" if rules.risk_aversion else "log return, % a window"

@@ -1,5 +1,6 @@
 """The search space of a sweep: keys of fit, each with a range or a list of choices, in a YAML file."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import yaml
@@ -25,7 +26,17 @@ def read_mapping(option: str, file: str) -> dict[Any, Any]:
         raise UserError(f"{option} {file} cannot be read: {reason}; give a YAML file") from error
     if not isinstance(content, dict) or not content:
         raise UserError(f"{option} {file} holds {_short(content)}; it must map keys to values")
+    for key in _keys(content):
+        if not isinstance(key, str):  # as YAML reads `on` and `1`
+            raise UserError(f"{option} {file}: {key} is read as {type(key).__name__}, not as a key; put it in quotes")
     return content
+
+
+def _keys(value: object) -> Iterator[object]:
+    """Yield the keys of a mapping and of those in it."""
+    for key, part in value.items() if isinstance(value, dict) else ():
+        yield key
+        yield from _keys(part)
 
 
 def read_space(file: str) -> Space:

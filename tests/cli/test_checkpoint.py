@@ -112,6 +112,9 @@ def test_flags_and_prices_given_anew_count(
     moved = result_of("--data.path", "moved.parquet")
     assert moved["measures"] == alone["measures"]
     made = ["--data.synthetic.days=260", "--data.synthetic.columns=6", "--data.synthetic.seed=3"]
+    first = json.loads(Path("run/test/summary.json").read_text())["days"]["first"]
+    tamper(lambda config: config["data"].update(holdout_from=first))
+    assert result_of("--data.path=moved.parquet", "--data.holdout_days=20")["days"]["count"] == 20
     cheap = result_of(*made, "--data.rules.cost_bps", "0", "--trainer.default_root_dir", "run")
     assert cheap["settings"]["data.rules.cost_bps"] == 0
     assert cheap["measures"] != alone["measures"]

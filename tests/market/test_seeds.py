@@ -91,10 +91,17 @@ def test_a_training_takes_the_resources_of_the_test(run: Path, tmp_path: Path, m
     (copied / "seeds" / "8" / "metrics.csv").unlink()
     monkeypatch.setattr(seeds, "start", start)
     own = {"trainer": {"accelerator": "cpu", "devices": [1]}, "budget": {"memory_budget_gb": 8.0}}
+    own["data"] = {"path": "moved.parquet"}
     seeds.train_seeds(copied / "checkpoints" / "best.ckpt", 2, own)
     settings = yaml.safe_load(given[-1])
     assert settings["budget"] == own["budget"]
     assert settings["trainer"].items() >= {**own["trainer"], "max_epochs": 4}.items()
+    assert Path(settings["data"]["path"]).exists(), "the fit's"
+    settings["data"]["path"] = "gone.parquet"
+    config = {**settings, "workload": "market", "seed_everything": 7}
+    monkeypatch.setattr(seeds, "saved_run", lambda checkpoint: {"config": config})
+    seeds.train_seeds(copied / "checkpoints" / "best.ckpt", 2, own)
+    assert yaml.safe_load(given[-1])["data"]["path"] == "moved.parquet"
 
 
 def test_the_ensemble_is_exported_and_predicts(run: Path, fitted: Fitted, tmp_path: Path) -> None:

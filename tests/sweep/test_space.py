@@ -97,7 +97,8 @@ def test_a_folder_in_place_of_a_space_is_refused(tmp_path: Path) -> None:
         ("model.a: {choices: [[1, 2]]}", ": model.a: choices has [1, 2]; write it as text, in quotes"),
         ("model.a: {choices: [1, 2, 1.0]}", ": model.a: choices has 1 twice; leave one out"),
         ("model.a: {choices: ['true', true]}", ": model.a: choices has true twice; leave one out"),
-        ("3: {choices: [1]}", ": 3 is not a key; name full keys of fit, such as model.actor_lr"),
+        ("3: {choices: [1]}", ": 3 is read as int, not as a key; put it in quotes"),
+        ("'3': {choices: [1]}", ": 3 is not a key; name full keys of fit, such as model.actor_lr"),
         ("ckpt_path: {choices: [last]}", ": ckpt_path is set by the sweep itself; leave it out"),
     ],
 )

@@ -84,7 +84,8 @@ def refusal(capsys: pytest.CaptureFixture[str], args: list[str]) -> str:
 def test_invalid_options_are_refused_in_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = tmp_path / "sweep"
+    folder, truth = tmp_path / "sweep", tmp_path / "truth.yaml"
+    truth.write_text("model: {gamma: 0.5, on: 1}")
     for more, message in (
         ("--trials 0", "--trials is 0; it must be at least 1"),
         ("--prune_after.generations -1", "--prune_after.generations is -1; it must be at least 0"),
@@ -96,6 +97,7 @@ def test_invalid_options_are_refused_in_one_line(
         ("--set model.nothing=1", "error: unknown key model.nothing"),
         ("--set trainer.callbacks+=CheckpointUploader", "would share checkpoints in the bucket of CheckpointUploader"),
         ("--config nope.yaml", "--config nope.yaml cannot be read"),
+        (f"--config {truth}", f"--config {truth}: True is read as bool, not as a key; put it in quotes"),
         ("--folder /proc/sweep", "cannot write to --folder /proc/sweep: "),
     ):
         assert message in refusal(capsys, options(folder, SPACE, *more.split())), more

@@ -97,6 +97,10 @@ class TradingEnv(gymnasium.Env[Any, Any]):
             market = None if synthetic is None else from_settings(SyntheticMarket, "synthetic", synthetic)
             folder = cache_dir if market is None else None
             panel = load_panel(market or path or sample_path(), **options, membership=membership, cache_dir=folder)
+        elif given := [
+            name for name, value in {**options, "membership": membership}.items() if value not in (None, ())
+        ]:
+            raise UserError(f"{given[0]} is given, but the panel was built with its own; leave out one of them")
         self.panel = panel
         context_days = default_days("context_days", panel.num_days) if context_days is None else context_days
         trading_days = default_days("trading_days", panel.num_days) if trading_days is None else trading_days

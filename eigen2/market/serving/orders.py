@@ -29,6 +29,7 @@ WHY_CLOSED = {
     "delisted": "stopped trading for good",
     "signal": "the agent closed it",
 }
+UNFILLED = "no price at the open: dropped"
 Row = dict[str, Any]
 
 
@@ -110,7 +111,7 @@ class _Writer:
     def __init__(self, env: TradingEnvironment, tickers: Sequence[str]) -> None:
         self.env, self.rules, self.tickers = env, env.rules, tickers
         self.fill = "the next open" if self.rules.execution == "next_open" else "this close"
-        self.unfilled = "no price at the open: dropped"
+        self.unfilled = UNFILLED
         reasons = ["positions already reach the maximum leverage"]
         if env.accounts.capacity is not None:
             reasons.append("the ticker trades too little for the volume cap")
@@ -137,9 +138,11 @@ class _Writer:
             self.held[column] = {**row, "target_price": aim, "entry": price, "days_held": 0}
         for position in self.held.values():
             position["days_held"] += 1
+        unfilled = {column: self.unfilled for column in np.setdiff1d(ordered[stakes > 0], fills.cell)}
+        unfilled |= {column: UNFILLED for column in np.setdiff1d(exits, closes.cell)}
         self.tomorrow = [
-            {"ticker": self.tickers[column], "action": "unfilled", "reason": self.unfilled}
-            for column in [*np.setdiff1d(ordered[stakes > 0], fills.cell), *np.setdiff1d(exits, closes.cell)]
+            {"ticker": self.tickers[column], "action": "unfilled", "reason": reason}
+            for column, reason in unfilled.items()
         ]
         for column, price, reason, gain_pct in zip(*(values.tolist() for values in closes[:4]), strict=True):
             name, position = CLOSE_REASONS[reason], self.held.pop(column)

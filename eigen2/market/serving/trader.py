@@ -23,6 +23,7 @@ from eigen2.market.simulation.simulate import hide_window_end
 log = logging.getLogger(__name__)
 
 MOST_DAYS = 1_000_000  # of a window or its context
+WARM_UP_DAYS = 100  # before a context, for indicators and exponential averages that agree with those of longer prices
 
 
 class Trader:
@@ -116,5 +117,11 @@ class Trader:
             raise UserError(
                 f"{begin} days of prices before {dates[begin]} are too few for context_days {needed}, the day itself "
                 "among them; bring earlier prices or give a later day"
+            )
+        if begin + 1 < needed + WARM_UP_DAYS:
+            log.warning(
+                "%d days of prices before %s: indicators need up to %d more than context_days %d to be those of the "
+                "fit, so orders may differ from a test's; bring earlier prices",
+                *(begin, dates[begin], WARM_UP_DAYS, needed),
             )
         return begin

@@ -9,7 +9,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from eigen2.core.replay import rounded_action
-from eigen2.errors import UserError, require_range
+from eigen2.errors import UserError, require_choices, require_range
 
 CLOSE_REASONS = ("target", "gap", "holding", "halted", "delisted", "window_end", "signal")
 """Why a position closed: its take-profit was reached, the open gapped beyond it, it was held for `max_holding_days`,
@@ -77,6 +77,7 @@ class TradingRules:
     """Subtracted once at the end of a window without a single trade, from fitness too (0 to 1e6, in reward units)."""
 
     def __post_init__(self) -> None:
+        require_choices("data.rules", type(self), vars(self))
         require_range("data.rules.rebalance_days", self.rebalance_days, least=1, most=250)
         require_range("data.rules.concentration", self.concentration, least=0, most=100)
         if self.mode == "weights" and self.reward == "shaped":

@@ -175,15 +175,15 @@ def test_all_ways_to_name_a_market_give_the_same(tmp_path: Path) -> None:
     MARKET.generate().to_parquet(file)
     changes = {"max_holding_days": 5, "max_opens_per_day": 2, "inaction_penalty": 0.5}
     ways: list[dict[str, Any]] = [
-        {"synthetic": MARKET, "rules": RULES},
-        {"synthetic": {"days": 200, "columns": COLUMNS, "missing": 0.05, "volatility": 0.06}, "rules": changes},
+        {**DAYS, "synthetic": MARKET, "rules": RULES},
+        {**DAYS, "synthetic": {"days": 200, "columns": COLUMNS, "missing": 0.05, "volatility": 0.06}, "rules": changes},
         {"panel": PANEL, "rules": RULES},
-        {"path": str(file), "rules": changes},
-        {"path": file, "rules": RULES, "cache_dir": tmp_path / "cache"},
+        {**DAYS, "path": str(file), "rules": changes},
+        {**DAYS, "path": file, "rules": RULES, "cache_dir": tmp_path / "cache"},
     ]
     played = []
     for way in ways:
-        env = TradingEnv(**DAYS, **WINDOW, **way)
+        env = TradingEnv(**WINDOW, **way)
         played.append([env.reset(seed=5), *(env.step(action) for action in draws(19))])
     assert all(data_equivalence(played[0], other, exact=True) for other in played[1:])
     assert {path.name for path in tmp_path.iterdir()} == {"prices.parquet", "cache"}
@@ -207,6 +207,8 @@ def test_all_ways_to_name_a_market_give_the_same(tmp_path: Path) -> None:
         ({"rules": {"cost_bps": -1}}, "cost_bps is -1"),
         ({**DRAWN, "synthetic": {"day": 9}}, "synthetic is .*give settings of SyntheticMarket"),
         ({"investable": {"tickers": ["X"]}}, "X"),
+        ({"holdout_days": 60}, "holdout_days is given, but the panel was built with its own"),
+        ({"membership": "members.csv"}, "membership is given, but the panel was built with its own"),
     ],
 )
 def test_bad_settings_are_refused_in_one_line(changes: dict[str, Any], words: str) -> None:

@@ -114,6 +114,12 @@ def test_a_share_may_cost_more_than_the_stake() -> None:
     assert orders["reason"][2] == "no price at the open, or one above the stake: dropped"
 
 
+def test_a_sale_is_not_dropped_for_its_stake() -> None:
+    prices = bars(FLAT, FLAT, None, FLAT)
+    orders = written(prices, ordering((2, 40), (0, 40), (0, 40), (0, 40)), money=WHOLE, early_close=True)
+    assert orders.loc[orders["action"] == "unfilled", "reason"].tolist() == ["no price at the open: dropped"]
+
+
 @pytest.mark.parametrize("side", [1, -1])
 def test_an_order_that_closes_a_position_fills_at_the_next_open(side: int) -> None:
     signals = ordering((2 * side, 40), (0, 40), (2 * side, 40), (0, 40), (0, 40))

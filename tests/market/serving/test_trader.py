@@ -138,6 +138,16 @@ def test_a_users_own_actor_is_loaded_only_if_asked_for(exported: Path) -> None:
             changed(exported, actor={"class_path": path, "init_args": settings}).actor()
 
 
+def test_few_days_before_the_context_are_told(fitted: Fitted, trader: Trader, caplog: pytest.LogCaptureFixture) -> None:
+    prices = read_prices(fitted.prices)
+    days = prices["date"].sort_values().unique()
+    first = int(days.searchsorted(pd.Timestamp(trader.last_seen)))
+    for before, told in ((119, False), (118, True)):  # 20 days of context, the day itself among them, and 100 more
+        caplog.clear()
+        trader.orders(prices[prices["date"] >= days[first - before]])
+        assert any("bring earlier prices" in message for message in caplog.messages) == told
+
+
 def test_what_cannot_trade_is_refused(fitted: Fitted, exported: Path, trader: Trader, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="is of the workload control; only those of the market trade"):
         Trader(changed(exported, workload="control"))
