@@ -6,7 +6,6 @@ import logging
 from collections import deque
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 

@@ -47,7 +47,6 @@ def weights(folder: Path) -> dict[str, torch.Tensor]:
 
 def test_statistics_curves_and_report_follow_from_the_operators_name(run: Path) -> None:
     metrics = pd.read_csv(run / "run" / "metrics.csv")
-    assert metrics["flipped/rate"].tolist() == [0.5] * 4
     survival = metrics[["operators/elite_survival", "operators/flipped_survival", "operators/mutant_survival"]]
     assert survival.iloc[1:].isin([0.0, 0.5, 1.0]).all(axis=None)
     assert metrics["operators/flipped_parents_fitness"].iloc[1:].tolist() == pytest.approx(

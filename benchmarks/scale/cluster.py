@@ -147,7 +147,7 @@ class Costs:
         return {
             "transitions": added * elsewhere + others * 8 * steps,
             "draws": drawn * elsewhere,
-            "fitness": others * most * (8 + 1 + 8),  # fitness, failed or not, validation fitness
+            "fitness": others * most * (8 + 1 + 8 * 2),  # fitness in a window, failed or not, two validation windows
             "curves": others * most * CURVE_BYTES + foreign * FLOAT * self.actor_weights,
             "elites": ELITES * (plan.agents - len(plan.rows(0))) * FLOAT * self.weights,
             "parents": (self.checkpoint_bytes(1) + FLOAT) * parents,  # with their exploration noise

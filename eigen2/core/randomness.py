@@ -23,9 +23,7 @@ class Role(enum.IntEnum):
     VALIDATION = 6
     TARGET = 7
     PROBE = 8
-    HYPERPARAMETERS = 9
-    SENSITIVITY = 10
-    LUCK = 11
+    LUCK = 11  # 9 and 10 were of operators that are gone
     TEST = 12
 
 

@@ -33,12 +33,12 @@ class PopulationStrategy(DDPStrategy):
     collective raises RunStopped if contact with another process is lost.
 
     Args:
-        timeout_s: Seconds that a process may lag behind the others, above 0; beyond them the run ends with exit
-            code 5, to be resumed. Choose more than a generation's slowest phase takes.
+        timeout_s: Seconds that a process may lag behind the others, above 0, at most 1e7; beyond them the run ends
+            with exit code 5, to be resumed. Choose more than a generation's slowest phase takes.
     """
 
     def __init__(self, timeout_s: float = 300.0) -> None:
-        require_range("trainer.strategy.timeout_s", timeout_s, above=0)
+        require_range("trainer.strategy.timeout_s", timeout_s, above=0, most=1e7)
         super().__init__(process_group_backend="gloo", timeout=timedelta(seconds=timeout_s))
         self._patience = timedelta(seconds=timeout_s)
         self._started: Any = None

@@ -66,8 +66,8 @@ def require_fit(
     weights: int,
     micro_batches: int,
     together: int,
-    head: int | None = None,
-    again: bool = False,
+    head: int | None,
+    again: bool,
 ) -> None:
     """Add to an estimate what a fit holds beside its environments; `weights` are the bytes of an actor and a critic.
 

@@ -115,24 +115,27 @@ class Population(nn.Module):
         self, make_actor: Callable[[], nn.Module], make_critic: Callable[[], nn.Module], seed: int, noise: float
     ) -> None:
         """Initialize every agent in place, as the constructor with the same arguments does."""
-        for place, agent in enumerate(self._rows if self.heads is None else range(1)):
+
+        def made(agent: int) -> dict[str, Tensor]:
             with torch_seed(seed, Role.WEIGHTS, agent):
-                actor, critic = make_actor(), make_critic()
-            self.actor[place] = nn.utils.parameters_to_vector(actor.parameters())
-            self.critic[place] = nn.utils.parameters_to_vector(critic.parameters())
+                networks = {"actor": make_actor(), "critic": make_critic()}
+            return {name: nn.utils.parameters_to_vector(each.parameters()) for name, each in networks.items()}
+
+        first = {name: row[None] for name, row in made(0).items()}  # the same in every process
         if self.heads is not None:
-            for place, agent in enumerate(self._rows):
-                with torch_seed(seed, Role.WEIGHTS, agent):
-                    row = nn.utils.parameters_to_vector(make_actor().parameters())
-                self.head[place] = self.heads.cut(row[None])[0]
+            self.actor.copy_(first["actor"])
+            self.critic.copy_(first["critic"])
+        for place, agent in enumerate(self._rows):
+            own = made(agent)
+            if self.heads is None:
+                self.actor[place], self.critic[place] = own["actor"], own["critic"]
+            else:
+                self.head[place] = self.heads.cut(own["actor"][None])[0]
         self.actor_target.copy_(self.actor)
         self.critic_target.copy_(self.critic)
         self.noise.fill_(noise)
         self.origin.zero_()
         self.parents_fitness.zero_()
-        with torch_seed(seed, Role.WEIGHTS, agent=0):  # the same in every process
-            made = {"actor": make_actor(), "critic": make_critic()}
-        first = {name: nn.utils.parameters_to_vector(each.parameters())[None] for name, each in made.items()}
         self._set_champion(first, torch.full_like(self.champion_windows, -math.inf), -1)
         self.mean_actor.fill_(torch.nan)
         self.mean_critic.fill_(torch.nan)
@@ -256,6 +259,7 @@ def _agents(inputs: Inputs, agents: slice) -> Inputs:
 
 def _fit_windows(population: Population, saved: dict[str, Any], prefix: str, *_: Any) -> None:
     """Make room for the validation windows of a checkpoint: a test on other prices may have others than the fit."""
+    saved.pop(f"{prefix}validations_since_champion", None)  # by earlier versions
     saved_windows, device = saved[f"{prefix}champion_windows"], population.champion_windows.device
     population.champion_windows = torch.empty_like(saved_windows, device=device)
 

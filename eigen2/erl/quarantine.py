@@ -25,10 +25,10 @@ class Quarantine:
     The first `trained` agents have rows of their own in what optimizer steps change.
     """
 
-    def __init__(self, agents: range, loss: Float[Tensor, "2 agents"], trained: int | None = None) -> None:
+    def __init__(self, agents: range, loss: Float[Tensor, "2 agents"], trained: int) -> None:
         size, device = len(agents), loss.device
         self.first, self.steps = agents.start, 0
-        self.trained = slice(size if trained is None else trained)
+        self.trained = slice(trained)
         # steps in which each of PARTS was not finite, plus 1 if it is not finite after the last step
         self.faults = torch.zeros(len(PARTS), size, dtype=torch.int64, device=device)
         self.skipped, self.streak = torch.zeros_like(self.faults[:2])  # steps skipped, and how many in a row up to now

@@ -3,9 +3,9 @@
 import logging
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, is_dataclass
 from typing import Any
 
+from eigen2.core.config import to_config
 from eigen2.erl.evolution.operator import Operator
 from eigen2.erl.evolution.operators import Injection
 from eigen2.erl.evolution.selection import check_operators
@@ -80,5 +80,5 @@ def plain_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
 def _plain(configured: object) -> dict[str, Any]:
     """Return an object's class and its attributes that do not begin with an underscore."""
     attributes = {name: value for name, value in vars(configured).items() if not name.startswith("_")}
-    values = {name: asdict(value) if is_dataclass(type(value)) else value for name, value in attributes.items()}
-    return {"class": f"{type(configured).__module__}.{type(configured).__qualname__}", **values}
+    name = f"{type(configured).__module__}.{type(configured).__qualname__}"
+    return {"class": name, **to_config(attributes)}

@@ -32,7 +32,7 @@ class GenerationState:
     loss_counts: Float[Tensor, "losses agents"]  # training steps in each sum
     quarantine: Quarantine
     mean_validation: float = math.nan  # validation fitness of the elites' mean
-    slots: Tensor | None = None  # replay slots (training steps, learners, batch); None without training
+    slots: Tensor | None = None  # replay slots (batches, learners, batch size); None without training
     drawn: dict[str, Tensor] = field(default_factory=dict)  # transitions fetched for the next batches
     noise: Draws | None = None  # noise for a learner that uses it
     evolution: dict[str, float] = field(default_factory=dict)  # statistics of the generation's evolution
@@ -44,11 +44,11 @@ class GenerationState:
         agents: range,
         total: int,
         tallies: Float[Tensor, "tallies agents"],
-        trained: int | None = None,
+        trained: int,
     ) -> "GenerationState":
         """Return the state at the start of a generation, for this process's `agents` of a population of `total`.
 
-        The first `trained` of them, or all, have rows of their own in what optimizer steps change. What training steps
+        The first `trained` of them have rows of their own in what optimizer steps change. What training steps
         add to lies in `tallies`, made by `make_tallies`: recorded steps know their address.
         """
         fitness, validation = torch.full((2, total), torch.nan, dtype=torch.float64)

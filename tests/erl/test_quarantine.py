@@ -277,9 +277,19 @@ def test_a_learner_that_failed_goes_on_from_the_champion(epochs: int) -> None:
         assert same(after["critic"][1], recorder.states[0, "evaluate"]["critic"][0])
 
 
+def test_an_agent_that_failed_becomes_a_mutant_where_learners_are_injected() -> None:
+    """It would keep the targets of its old networks, and fail for ever, if it got a learner's actor alone."""
+    recorder = Recorder()
+    run(
+        Fault("actor", NAN, LAST, row=5), recorder, epochs=3, population_size=6, learners=2,
+        evolution=evolution(inject_every=1),
+    )  # fmt: skip
+    assert [recorder.metrics[generation]["population/failed"] for generation in range(3)] == [1, 0, 0]
+
+
 def test_losses_are_averaged_over_the_agents_that_have_one() -> None:
     losses = torch.tensor([[1.0, 2.0, NAN, 6.0]] * 4), torch.tensor([[3.0, 4.0, 5.0, INF]] * 4)
-    state = GenerationState.begin(0, range(4), 4, make_tallies(4))
+    state = GenerationState.begin(0, range(4), 4, make_tallies(4), 4)
     for each in losses:
         state.record_losses(Losses(*each), train_actor=True)
     assert state.loss_sums.tolist() == [[4.0, 6.0, 5.0, 6.0]] * 4

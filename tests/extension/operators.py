@@ -29,7 +29,3 @@ class SignFlip(Operator):
         """Flip the sign of some weights of the actor."""
         chosen = generator.random(len(agent["actor"])) < self.rate
         agent["actor"][chosen] *= -1.0
-
-    def metrics(self, context: EvolutionContext) -> dict[str, float]:
-        """Return the rate."""
-        return {"flipped/rate": self.rate}

@@ -60,7 +60,7 @@ CLASSES: dict[str, Any] = {
         {"class_path": "eigen2.erl.evolution.TournamentCrossover", "init_args": {"share": 0.25, "tournament_size": 3}},
         {
             "class_path": "eigen2.erl.evolution.MagnitudeMutation",
-            "init_args": {"fraction": 0.1, "scale": 0.1, "growth": {"patience": 5, "factor": 1.5, "most": 10.0}},
+            "init_args": {"fraction": 0.1, "scale": 0.1},
         },
     ],
 }

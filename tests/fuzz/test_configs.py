@@ -59,7 +59,6 @@ CLASS_SETTINGS: list[tuple[Key, Any]] = [
     *((("learner", "init_args", "policy_delay"), value) for value in (0, None)),
     *((("evolution", 1, "init_args", "tournament_size"), value) for value in (0, None)),
     *((("evolution", 2, "init_args", "scale"), value) for value in (INF, None)),
-    *((("evolution", 2, "init_args", "growth"), value) for value in ({"factor": 0.5}, {"factor": None})),
 ]
 CALLBACKS: list[tuple[str, str, Any]] = [
     *(("MetricsPlot", name, None) for name in ("every_n_epochs", "max_history")),
@@ -117,7 +116,7 @@ def test_every_key_set_to_anything_is_refused_in_one_line_or_runs(
     worker: Worker, capsys: pytest.CaptureFixture[str]
 ) -> None:
     cases = [(config, key, value) for config, key in every_key(CONFIGS if LONG_RUN else []) for value in VALUES]
-    nested = {"model.learner.init_args.policy_delay", "model.evolution.init_args.growth.patience", "data.region"}
+    nested = {"model.learner.init_args.policy_delay", "model.evolution.init_args.tournament_size", "data.region"}
     assert nested <= {dotted(key) for _, key, _ in cases}
     chance = random.Random(1)
     if not LONG_RUN:

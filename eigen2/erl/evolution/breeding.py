@@ -52,10 +52,10 @@ def breed(
     `rows` holds this process's agents, by the names of `AgentRows`; `children` are those of all processes.
     """
     fetched = []
-    names = {child.row: _inherited(child, rows) for child in children if child.parents}
+    names = {child.row: _inherited(child, rows) for child in children}
     for inherits in dict.fromkeys(names.values()):
         inherited = {name: rows[name] for name in inherits}
-        inheriting = [child for child in children if names.get(child.row) == inherits]
+        inheriting = [child for child in children if names[child.row] == inherits]
         by_rank = [[c for c in inheriting if communicator.owner(c.row) == rank] for rank in range(communicator.world)]
         parents = communicator.fetch(inherited, [parents_of(bred) for bred in by_rank], "parents")
         fetched.append((by_rank[communicator.rank], parents))
@@ -67,7 +67,7 @@ def breed(
         place = communicator.local_index(child.row)
         if place is not None:
             agent = {name: values[place] for name, values in rows.items()}
-            order, inherited = given.get(child.row, ([], {}))
+            order, inherited = given[child.row]
             own = [order.index(parent) for parent in child.parents]
             parents = {name: those[own] for name, those in inherited.items()}
             chance = generator(context.seed, Role.MUTATION, context.generation, child.row)
@@ -100,6 +100,4 @@ def evolve(
     metrics = operator_metrics(origin, parents, fitness, survived, operators, context.learners)
     population.origin.copy_(survived)
     population.parents_fitness.copy_(parents_fitness(fitness, children))
-    for operator in operators:
-        metrics |= operator.metrics(context)
     return metrics

@@ -37,10 +37,6 @@ class Ranking:
     replaced: Sequence[int]  # agents to be replaced, ascending
     fittest_learner: int | None  # of the learners that do not evolve; None without any that has not failed
 
-    def least_fit(self, taken: Collection[int]) -> list[int]:
-        """Return the least fit agent that is no elite and not taken, in a list; empty if there is none."""
-        return [row for row in self.evolving[len(self.elites) :] if row not in taken][-1:]
-
 
 class Parents(NamedTuple):
     """Parents of a child, and the first one's weight (0 to 1) in its blend with the last."""
@@ -72,8 +68,8 @@ class Operator:
         return candidates[: round(self.share * len(ranking.evolving))]
 
     def parents(self, ranking: Ranking, generator: np.random.Generator) -> Parents:
-        """Choose one child's parents, none by default; children share the generator, in the order of their rows."""
-        return Parents(())
+        """Choose one child's parents; children share the generator, in the order of their rows."""
+        raise NotImplementedError
 
     def apply(
         self, agent: AgentRows, parents: AgentRows, context: EvolutionContext, generator: np.random.Generator
@@ -82,10 +78,6 @@ class Operator:
 
         `parents` has copies of what is inherited, (parents, ...) each.
         """
-
-    def metrics(self, context: EvolutionContext) -> dict[str, float]:
-        """Return scalars to log for the generation, by their full names."""
-        return {}
 
 
 @dataclass(frozen=True)

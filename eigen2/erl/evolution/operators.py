@@ -6,7 +6,9 @@ from typing import ClassVar
 
 import numpy as np
 import torch
+from jaxtyping import Bool
 
+from eigen2.core.networks import StackedNetwork
 from eigen2.erl.evolution.operator import AgentRows, EvolutionContext, Operator, Parents, Ranking
 from eigen2.errors import require_range
 
@@ -95,7 +97,7 @@ class MagnitudeMutation(Operator):
     ) -> None:
         """Add the noise to the actor and its target."""
         actor = agent["actor"]
-        chosen = torch.from_numpy(generator.random(len(actor), dtype=np.float32) < self.fraction)
+        chosen = torch.from_numpy(self.changed(context.actor_network, generator))
         gaussian = torch.from_numpy(generator.standard_normal(len(actor), dtype=np.float32))
         pieces = torch.split(actor, context.actor_network.sizes)
         sizes = torch.cat([piece.square().mean().sqrt().expand(len(piece)) for piece in pieces]).cpu()
@@ -103,6 +105,10 @@ class MagnitudeMutation(Operator):
         actor += noise
         if "actor_target" in agent:
             agent["actor_target"].add_(noise)
+
+    def changed(self, network: StackedNetwork, generator: np.random.Generator) -> Bool[np.ndarray, " weights"]:
+        """Return which weights change."""
+        return generator.random(network.num_weights, dtype=np.float32) < self.fraction
 
 
 @dataclass
@@ -122,9 +128,13 @@ class Injection(Operator):
         require(self, "every", least=1)
 
     def rows(self, ranking: Ranking, context: EvolutionContext, taken: Collection[int]) -> Sequence[int]:
-        """Return the least fit agent when an injection is due."""
+        """Return the least fit agent that is no elite when an injection is due.
+
+        It must not have failed: its targets may be what is not finite, which it keeps.
+        """
         due = (context.generation + 1) % self.every == 0 and ranking.fittest_learner is not None
-        return ranking.least_fit(taken) if due else ()
+        free = [row for row in ranking.eligible[len(ranking.elites) :] if row not in taken]
+        return free[-1:] if due else ()
 
     def parents(self, ranking: Ranking, generator: np.random.Generator) -> Parents:
         """Return the fittest learner."""

@@ -51,10 +51,10 @@ def reliability(fitness: Float[Tensor, "agents windows"]) -> float:
 
 
 def parents_fitness(fitness: Float[Tensor, " agents"], children: Sequence[Child]) -> Float[Tensor, " agents"]:
-    """Return the mean fitness of each agent's parents; an agent's own if it was not replaced, NaN without parents."""
+    """Return the mean fitness of each agent's parents; an agent's own if it was not replaced."""
     means = fitness.clone()
     for child in children:
-        means[child.row] = fitness[list(child.parents)].mean() if child.parents else math.nan
+        means[child.row] = fitness[list(child.parents)].mean()
     return means
 
 

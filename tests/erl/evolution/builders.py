@@ -58,9 +58,9 @@ def planned(
 
 
 def mutation_noise(
-    parent: Tensor, sizes: list[int], mutation: MagnitudeMutation, generator: np.random.Generator, **changes: Any
+    parent: Tensor, sizes: list[int], mutation: MagnitudeMutation, generator: np.random.Generator
 ) -> Tensor:
     """Return what a mutation adds to a copy of an actor's row."""
     agent = {"actor": parent.clone(), "actor_target": torch.zeros_like(parent)}
-    mutation.apply(agent, {}, context(sizes, **changes), generator)
+    mutation.apply(agent, {}, context(sizes), generator)
     return agent["actor_target"]

@@ -134,10 +134,13 @@ def test_learners_do_not_evolve_and_are_parents_by_injection_alone(
             planned(values, operators, np.random.default_rng(seed), learners=learners)
         return
     children = planned(values, operators, np.random.default_rng(seed), learners=learners)
-    assert names(children)["injected"] == (inject and np.isfinite(values[:learners]).any() and len(evolving) > 1)
+    kept = len(evolving) - len(children)
+    free = np.isfinite(values[learners:]).sum() > kept
+    assert names(children)["injected"] == (inject and np.isfinite(values[:learners]).any() and free)
     for child in children:
         if child.operator.name == "injected":
             assert values[child.parents[0]] == np.nanmax(values[:learners])
+            assert np.isfinite(values[child.row]), "one that failed becomes a mutant"
         else:
             assert set(child.parents) <= set(evolving)
             assert np.isfinite(values[list(child.parents)]).all()
