@@ -30,6 +30,7 @@ from eigen2.fire.landscapes.rasters import Region, RegionFiles, count_cells, rea
 from eigen2.fire.networks import load_champion
 from eigen2.fire.pictures import write_map
 from eigen2.fire.simulation.baselines import PLACEMENTS
+from eigen2.fire.simulation.environment import breaks_of
 from eigen2.fire.simulation.spread import Weather
 from eigen2.memory.estimate import PeakEstimate
 from eigen2.runtime.run_folder import find_checkpoint
@@ -49,7 +50,12 @@ OPTIONS: dict[str, tuple[Any, Any, str]] = {
     "landscapes": (int, 6, "Number of synthetic landscapes (1 or more); unused with --placements."),
     "grid_size": (int, 32, f"Rows and columns of a synthetic landscape, in cells of 30 m (4 to {LARGEST_GRID})."),
     "seed": (int, 0, "Seed of synthetic landscapes, baselines and ignitions (0 or more)."),
-    "budget": (float, 0.05, "Fraction of the cells that a baseline turns into fuel breaks (above 0, at most 1)."),
+    "budget": (
+        float | None,
+        None,
+        "Fraction of the cells that a baseline turns into fuel breaks (above 0, at most 1); null takes as many as the "
+        "first placement of --placements, or 0.05.",
+    ),
     "fires": (int, 60, "Fires per landscape simulated with pyretechnics (1 or more)."),
     **{
         name: (float | None, None, f"{text}; null takes the value of --placements, or {FIRE[name]:g}.")
@@ -244,13 +250,16 @@ def _validate(options: Namespace) -> None:
     given = {name: options[name] for name in FIRE if options[name] is not None}
     fires = [{**FIRE, **fire, **given} for fire in fires]
     conditions = [_conditions(fire, options.fires, options.seed) for fire in fires]
-    for name in names:
+    counts = [breaks_of(options.budget or 0.05, landscape.fuel.size) for landscape in landscapes]
+    if placements and options.budget is None:
+        counts = [len(breaks) for breaks in next(iter(placements.values()))]
+    for name in dict.fromkeys(names):
         if name in placements:
             raise UserError(f"--baselines {name} is a placement of {options.placements} already; rename one")
         placements[name] = []
         for number, landscape in enumerate(landscapes):
-            rng, budget = np.random.default_rng([options.seed, number, 1]), int(options.budget * landscape.fuel.size)
-            placements[name].append(PLACEMENTS[name](conditions[number].model(landscape), max(budget, 1), rng))
+            rng, model = np.random.default_rng([options.seed, number, 1]), conditions[number].model(landscape)
+            placements[name].append(PLACEMENTS[name](model, counts[number], rng))
     if not placements:
         raise UserError("there is no placement to score; give --placements with some, or --baselines")
     scores = validate(landscapes, placements, conditions, python, options.processes or CORES, _show)
@@ -308,7 +317,8 @@ def _check(options: Namespace) -> None:
     require_range("--landscapes", options.landscapes, least=1, most=10_000)
     require_range("--grid_size", options.grid_size, least=4, most=LARGEST_GRID)
     require_range("--seed", options.seed, least=0)
-    require_range("--budget", options.budget, above=0, most=1)
+    if options.budget is not None:
+        require_range("--budget", options.budget, above=0, most=1)
     if options.processes is not None:
         require_range("--processes", options.processes, least=1)
     for name in options.baselines or []:

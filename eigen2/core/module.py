@@ -1,5 +1,6 @@
 """The base of algorithms that train in generations on the Lightning Trainer."""
 
+import logging
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -28,6 +29,7 @@ from eigen2.runtime.phases import PHASES, PhaseClock
 from eigen2.runtime.run_folder import RunFolder, describe_script
 from eigen2.runtime.trainer_checks import check_batches, check_trainer
 
+log = logging.getLogger(__name__)
 Data = TypeVar("Data", bound=WorkloadDataModule)
 
 
@@ -148,6 +150,12 @@ class GenerationModule(LightningModule, ABC, Generic[Data]):
         self.build(stage)
         if stage == "fit":
             check_batches(self.trainer, self.data.training_steps)
+            if 0 <= (self.trainer.max_epochs or -1) < self.validate_every:
+                log.warning(
+                    "trainer.max_epochs is %d, below model.validate_every, %d: nothing is validated, so there will be "
+                    "no champion; lower model.validate_every",
+                    *(self.trainer.max_epochs, self.validate_every),
+                )
         self._built = True
 
     def begin_generation(self) -> None:

@@ -2,7 +2,7 @@
 
 import hashlib
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Literal
@@ -55,6 +55,12 @@ def ends(span: Span) -> tuple[float, float]:
     return (span, span) if isinstance(span, int | float) else span
 
 
+def _overlap(one: Sequence[float], other: Sequence[float]) -> bool:
+    """Return whether two extents, west, north, east and south, share ground."""
+    wide, high = min(one[2], other[2]) - max(one[0], other[0]), min(one[1], other[1]) - max(one[3], other[3])
+    return wide > 0 and high > 0
+
+
 def _splits(stage: str) -> tuple[Split, Split]:
     """Return the splits whose landscapes a stage plays on in parallel, and which it holds out."""
     return ("test", "test") if stage == "test" else ("train", "validation")
@@ -71,11 +77,12 @@ class FuelBreakDataModule(DQNDataModule):
         ignitions: fires per episode, in random cells (1 or more; with fewer than 256 an agent learns to put breaks on
             the ignitions; null ignites every cell that burns). Validation and test always ignite every cell.
         wind_speed: wind speed 10 m above the vegetation, in km/h (0 to 200).
-        wind_from: direction the wind comes from, in degrees clockwise from north (0 to 360).
+        wind_from: direction the wind comes from, in degrees clockwise from north (0 to 360; of two numbers clockwise
+            from the first to the second).
         num_landscapes: landscapes to train on (1 or more).
         eval_landscapes: landscapes to validate on, never trained on (1 or more).
         test_landscapes: landscapes that only `test` uses (1 or more).
-        landscape_seed: seed of the synthetic landscapes (0 or more).
+        landscape_seed: seed of the synthetic landscapes (0 to 2^32).
         region: rasters to cut landscapes from; null makes synthetic ones. `grid_size` is then the size of a tile, and
             the three numbers of landscapes are upper limits. To test a champion of synthetic landscapes, every tile
             counts.
@@ -121,7 +128,7 @@ class FuelBreakDataModule(DQNDataModule):
         given = {name: value for name, value in locals().items() if name not in ("self", "__class__")}
         least = {"grid_size": 4, "landscape_seed": 0, "num_landscapes": 1, "eval_landscapes": 1, "test_landscapes": 1}
         for name, smallest in least.items():
-            most = LARGEST_GRID if name == "grid_size" else None
+            most = {"grid_size": LARGEST_GRID, "landscape_seed": 2**32}.get(name)
             require_range(f"data.{name}", given[name], least=smallest, most=most)
         require_range("data.ignitions", 1 if ignitions is None else ignitions, least=1)
         require_range("data.budget", budget, above=0, most=1)
@@ -129,7 +136,7 @@ class FuelBreakDataModule(DQNDataModule):
             low, high = ends(given[name])
             for value in (low, high):
                 require_range(f"data.{name}", value, **bounds)
-            if low > high:
+            if low > high and name != "wind_from":  # which may turn through north
                 raise UserError(f"data.{name} is {low:g} to {high:g}; give the lower number first")
         super().__init__(num_parallel_envs, buffer_size, warmup, batch_size)
         self.region, self._settings = region, given
@@ -164,6 +171,8 @@ class FuelBreakDataModule(DQNDataModule):
                 low, high = ends(self._settings[name])
                 ratio = name == "fire_simulation_max_duration"
                 fire[name] = low * (high / low) ** chance if ratio else low + chance * (high - low)
+                if low > high:
+                    fire[name] = (low + chance * (high + 360 - low)) % 360
             drawn.append(fire)
         return drawn
 
@@ -206,7 +215,8 @@ class FuelBreakDataModule(DQNDataModule):
         settings, cells = self._settings, self._settings["grid_size"] ** 2
         fires = min(settings["ignitions"] or cells, cells)
         played, held_out = (self.counts[split] for split in _splits(stage))
-        copies = 1 if settings["parallel_method"] == "sync" else 1 + self.num_parallel_envs  # of the scenes played
+        own_processes = stage == "fit" and settings["parallel_method"] == "async"
+        copies = 1 + self.num_parallel_envs if own_processes else 1  # of the scenes played
         unread = 0 if self.region is None or self._region is not None else count_cells(self.region.elevation)
         return {
             "region": unread * READ_BYTES,
@@ -229,6 +239,9 @@ class FuelBreakDataModule(DQNDataModule):
         if (burning := min(int(scene.model.burnable.sum()) for scene in scenes)) < self.episode_steps:
             share = f"data.budget is {self._settings['budget']}, which is {self.episode_steps} breaks"
             raise UserError(f"{share}, but only {burning} cells of a landscape burn; lower it")
+        self.codec = Frames([scene.planes for scene in self.env.scenes], device)
+        if stage != "fit":
+            return
         twins = [self.env.twin] * self.num_parallel_envs
         if self._settings["parallel_method"] == "sync":
             self._vector_env = SyncVectorEnv(twins, autoreset_mode=AutoresetMode.DISABLED)
@@ -236,10 +249,8 @@ class FuelBreakDataModule(DQNDataModule):
             with left_to_this_process():
                 self._vector_env = AsyncVectorEnv(twins, autoreset_mode=AutoresetMode.DISABLED)
         self.environments = self._vector_env
-        self.codec = Frames([scene.planes for scene in self.env.scenes], device)
-        if stage == "fit":
-            models, rng = [scene.model for scene in self.env.scenes], generator(0, Role.WINDOWS)
-            self._burned_in_fit = [model.start(model.draw(FEW, rng)).burned * model.cells for model in models]
+        models, rng = [scene.model for scene in self.env.scenes], generator(0, Role.WINDOWS)
+        self._burned_in_fit = [model.start(model.draw(FEW, rng)).burned * model.cells for model in models]
 
     def held_out(self, split: Split) -> list[FuelBreakEnv]:
         """Return an environment for each landscape of a split, made on the first call."""
@@ -359,7 +370,8 @@ class FuelBreakDataModule(DQNDataModule):
     def inference_spec(self) -> dict[str, Any]:
         """Return what decides which landscapes the fit has not used, and how much fires burned in it."""
         used = {name: self._settings[name] for name in ("landscape_seed", "grid_size")}
-        return {**used, "region": self.region is not None, "burned_cells": self._burned_in_fit}
+        place = {"extent": self._region.extent, "cell": self._region.landscape.cell_size} if self._region else {}
+        return {**used, "region": self.region is not None, **place, "burned_cells": self._burned_in_fit}
 
     def apply_inference_spec(self, spec: Mapping[str, Any]) -> None:
         """Refuse to play a champion on landscapes of another series; leave it only unseen tiles of a region."""
@@ -371,9 +383,21 @@ class FuelBreakDataModule(DQNDataModule):
             remedy = "so that test tiles may lie on those of its training; leave it out"
             raise UserError(f"data.grid_size is not the fit's, {saved}, {remedy}")
         self._burned_in_fit = spec["burned_cells"]
-        if self.region is not None and spec["region"] and not self._region_in_fit:
+        if self.region is None or not spec["region"]:
+            return
+        if theirs := spec.get("extent"):
+            self._region = self._region or read_region(self.region)
+            own, cell = self._region.extent, self._region.landscape.cell_size
+            if _overlap(own, theirs) and (own[:2], cell) != (theirs[:2], spec["cell"]):
+                raise UserError(
+                    f"data.region begins at {own[0]:g}, {own[1]:g} with cells of {cell:g} m, that of the fit, which it "
+                    f"overlaps, at {theirs[0]:g}, {theirs[1]:g} with {spec['cell']:g} m, so that test tiles may lie on "
+                    "those of its training; give the fit's rasters, or others elsewhere"
+                )
+        if not self._region_in_fit:
             self._region_in_fit = True
             self._held_out.clear()
+            self._baselines.clear()
             self.build("test", self.codec.rates.device)
 
     def describe(self) -> dict[str, str]:

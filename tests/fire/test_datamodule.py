@@ -1,7 +1,9 @@
 """The data module of fuel breaks: splits, rewards to learn from, settings."""
 
+import multiprocessing
 import os
 import signal
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +46,41 @@ def test_a_region_is_in_the_estimate_and_tested_in_the_tiles_of_its_fit(tmp_path
     with pytest.raises(UserError, match=r"data\.grid_size is not the fit's, 8, so that test tiles may lie on those"):
         FuelBreakDataModule(grid_size=9, region=files).apply_inference_spec(of_fit)
     FuelBreakDataModule(grid_size=9).apply_inference_spec({**of_fit, "region": False})
+    west, north, *_ = of_fit["extent"]
+    for extent, refused in (
+        ([west, north, west + 9, north - 9], False),
+        ([west - 30, north, west + 9, north - 9], True),
+        ([west - 60, north, west, north - 9], False),  # beside it
+    ):
+        played = FuelBreakDataModule(grid_size=4, region=files)
+        played.build("test", torch.device("cpu"))
+        assert multiprocessing.active_children() == []
+        message = "so that test tiles may lie on those of its training; give the fit's rasters" if refused else None
+        with nullcontext() if message is None else pytest.raises(UserError, match=message):
+            played.apply_inference_spec({**of_fit, "grid_size": 4, "extent": extent})
+
+
+def test_baselines_are_those_of_the_tiles_played(tmp_path: Path) -> None:
+    pytest.importorskip("rasterio")
+    from tests.fire.landscapes.test_rasters import HILLS, write
+
+    files = RegionFiles(write(tmp_path / "e.tif", HILLS.elevation), write(tmp_path / "f.tif", HILLS.fuel))
+    data = FuelBreakDataModule(grid_size=4, region=files, fire_simulation_max_duration=30.0)
+    data.build("test", torch.device("cpu"))
+    of_fit = {**data.inference_spec(), "burned_cells": [1.0]}
+    counts = []
+    for in_fit in (False, True):
+        data.apply_inference_spec({**of_fit, "region": in_fit})
+        counts.append(len(data.baseline("random", "test")[1]))
+    assert counts[0] > counts[1] > 0
+
+
+def test_a_wind_may_turn_through_north() -> None:
+    data = FuelBreakDataModule(grid_size=8, num_landscapes=200, wind_from=(315.0, 45.0))
+    winds = np.array([fire["wind_from"] for fire in data.fires("train")])
+    assert ((winds >= 315) | (winds <= 45)).all()
+    assert np.mean(winds <= 45) == pytest.approx(0.5, abs=0.1)
+    assert winds.max() < 360
 
 
 def test_each_landscape_has_a_fire_of_its_own_from_the_ranges() -> None:

@@ -128,10 +128,10 @@ def place(
     """Return where to place breaks, tile by tile; `progress` is called with the share of tiles done.
 
     A tile's part of the budget is in proportion to the cost of its cells that burn or, with `values`, to the value that
-    fires in its window burn without breaks; what it does not spend goes to the next. Of the cells that it can pay
-    for, the network's value above the lowest of the window, divided by the cell's cost, decides; a tile in which
-    `downstream_share` in place of the network saves more gets the breaks of that. It spends nothing once no fire burns
-    a cell of some value, 0 or more. No break is placed where `barred`, or the cost is NaN.
+    fires in its window burn without breaks, but at most what its cells cost; what it does not spend goes to the next.
+    Of the cells that it can pay for, the network's value above the lowest of the window, divided by the cell's cost,
+    decides; a tile in which `downstream_share` in place of the network saves more gets the breaks of that. It spends
+    nothing once no fire burns a cell of some value, 0 or more. No break is placed where `barred`, or the cost is NaN.
     """
     breaks = np.zeros(region.missing.shape, bool)
     costs = np.ones(breaks.shape) if costs is None else costs
@@ -142,9 +142,10 @@ def place(
         parts = np.array([costs[tile.cells][counted[tile.cells]].sum() for tile in tiles])
     else:
         parts = np.array([_at_risk(region, tile, plan, values) for tile in tiles])
-    purse, budget = 0.0, plan.budget * float(costs[counted].sum())
-    for number, (tile, part) in enumerate(zip(tiles, parts / (parts.sum() or 1.0), strict=True), 1):
-        purse += budget * float(part)
+    room = np.array([costs[tile.cells][allowed[tile.cells]].sum() for tile in tiles])
+    purse, shares = 0.0, shares_of(plan.budget * float(costs[counted].sum()), parts, room)
+    for number, (tile, share) in enumerate(zip(tiles, shares.tolist(), strict=True), 1):
+        purse += share
         candidates = np.zeros_like(breaks[tile.window])
         candidates[tile.inside] = allowed[tile.cells]
         models = _models(region, tile, plan, breaks, values)
@@ -154,6 +155,20 @@ def place(
         purse -= float(costs[tile.window][chosen].sum())
         progress(number / len(tiles))
     return breaks
+
+
+def shares_of(
+    budget: float, parts: Float64[np.ndarray, " tiles"], room: Float64[np.ndarray, " tiles"]
+) -> Float64[np.ndarray, " tiles"]:
+    """Return what each tile may spend: in proportion to its part, at most its room, and together all that there is."""
+    shares, free = np.zeros_like(parts), np.ones(len(parts), bool)
+    while (weight := parts[free].sum()) > 0:
+        shares[free] = (budget - shares[~free].sum()) * (parts[free] / weight)
+        if not (full := free & (shares > room)).any():
+            break
+        shares[full] = room[full]
+        free &= ~full
+    return shares
 
 
 def _models(

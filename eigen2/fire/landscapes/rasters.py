@@ -83,6 +83,14 @@ class Region(NamedTuple):
     transform: Any = None  # from column and row to coordinates, row 0 the northern edge
     crs: Any = None
 
+    @property
+    def extent(self) -> list[float]:
+        """Return west, north, east and south in the units of its projection; [] without coordinates."""
+        if self.transform is None:
+            return []
+        rows, columns = self.missing.shape
+        return [*map(float, (*(self.transform * (0, 0)), *(self.transform * (columns, rows))))]
+
 
 class Raster(NamedTuple):
     """A raster as read from its file: NaN where data are missing, row 0 the northern edge, crs None if unknown."""

@@ -90,7 +90,7 @@ def reduction(model: FireModel, breaks: list[int], ignitions: Int64[np.ndarray, 
     """
     before = model.start(ignitions).burned
     if before == 0:
-        raise ValueError("nothing burns; look at the fuel and the moistures")
+        raise ValueError("nothing burns; look at the fuel")
     return 1 - model.start(ignitions, breaks=breaks).burned / before
 
 

@@ -27,6 +27,11 @@ FINEST = 256  # resolution of the downstream plane: 1 / FINEST of a cell per fir
 REWARD_UNIT = 30.0  # `relative_reward` of a break that leaves 1/e of what burned; breaks earn about 1 each
 
 
+def breaks_of(budget: float, cells: int) -> int:
+    """Return how many breaks a budget, a share of all cells, allows: one at least."""
+    return max(int(budget * cells + 1e-9), 1)  # 0.29 x 100 is below 29 by rounding
+
+
 class Scene(NamedTuple):
     """A landscape ready to burn, with its rate planes."""
 
@@ -96,10 +101,10 @@ class FuelBreakEnv(gymnasium.Env[NDArray[np.uint8], np.int64]):
         ]
         for number, scene in enumerate(self.scenes):
             if not scene.model.burnable.any():
-                raise UserError(f"nothing burns in landscape {number}; leave it out, or look at its fuel and moistures")
+                raise UserError(f"nothing burns in landscape {number}; leave it out, or look at its fuel")
         self.shape: tuple[int, int] = shapes.pop()
         cells = self.shape[0] * self.shape[1]
-        self.budget = max(int(budget * cells), 1)
+        self.budget = breaks_of(budget, cells)
         self.observation_space = spaces.Box(0, 255, (PLANES, *self.shape), np.uint8)
         self.action_space = spaces.Discrete(cells)
         self.fires: Fires | None = None  # the episode's fires, which only `step` may change

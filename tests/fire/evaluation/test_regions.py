@@ -11,6 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from jaxtyping import Float, UInt8
 from numpy.typing import NDArray
 from torch import Tensor, nn
@@ -18,7 +20,7 @@ from torch import Tensor, nn
 from eigen2.cli.main import main
 from eigen2.errors import UserError
 from eigen2.fire.evaluation import regions
-from eigen2.fire.evaluation.regions import Plan, Wind, judge, needed_bytes, place, tail_mean, write_breaks
+from eigen2.fire.evaluation.regions import Plan, Wind, judge, needed_bytes, place, shares_of, tail_mean, write_breaks
 from eigen2.fire.landscapes.fuels import NON_BURNABLE, WATER
 from eigen2.fire.landscapes.landscape import Landscape, synthesize
 from eigen2.fire.landscapes.rasters import Region
@@ -111,6 +113,35 @@ def test_no_break_where_none_may_be_and_cheap_cells_first() -> None:
     assert 0.0045 < costs[breaks].sum() / costs[burns].sum() <= 0.005
     costs[:, 30:] = np.nan
     assert not place(region(), Downstream(), plan, costs)[:, 30:].any()
+
+
+@given(
+    st.floats(0, 1e6),
+    st.lists(st.tuples(st.floats(0, 1e3), st.floats(0, 1e3)), min_size=1, max_size=8),
+)
+def test_tiles_share_what_there_is_by_their_parts_up_to_their_room(
+    budget: float, tiles: list[tuple[float, float]]
+) -> None:
+    parts, room = np.array(tiles).T
+    shares = shares_of(budget, parts, room)
+    assert (shares <= room + 1e-9).all()
+    assert (shares[parts == 0] == 0).all()
+    assert shares.sum() == pytest.approx(min(budget, room[parts > 0].sum()), rel=1e-6, abs=1e-6)
+    free = (shares < room * (1 - 1e-9)) & (parts > 1e-3)
+    if free.any():  # those with room left have equal shares of their parts, and no other has more
+        rate = (shares[free] / parts[free]).max()
+        np.testing.assert_allclose(shares[free], rate * parts[free], rtol=1e-6, atol=1e-6)
+        assert (shares <= rate * parts * (1 + 1e-6) + 1e-6).all()
+
+
+def test_cells_that_are_barred_leave_their_part_to_others_wherever_they_lie() -> None:
+    barred = np.zeros(HILLS.shape, bool)
+    barred[20:] = True
+    barred[20, :2] = False
+    plan = Plan(0.05, fires=40, tile=20, margin=4)
+    counts = {int(place(region(), Downstream(), plan, barred=each).sum()) for each in (barred, barred[::-1])}
+    budget = int(0.05 * (~np.isin(HILLS.fuel, NON_BURNABLE)).sum() + 1e-9)
+    assert counts == {budget}
 
 
 def test_fires_from_beyond_a_tile_count() -> None:

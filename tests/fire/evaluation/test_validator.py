@@ -363,6 +363,7 @@ def test_a_file_and_baselines_beside_it(tmp_path: Path) -> None:
     run(*own, "--baselines=[random]", "--wind_speed=30")
     figures = json.loads(out.read_text())
     assert list(figures["reduction"]) == ["mine", "random"]
+    assert [each["breaks"] for each in figures["reduction"].values()] == [3, 3]
     settings = figures["settings"]
     assert (settings["duration"], settings["wind_speed"], settings["wind_from"]) == (60, 30, 270)
     given["landscapes"] = [{**SPEC, "fire": {"duration": 90}}] * 2
