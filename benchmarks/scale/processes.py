@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 from torch import distributed as dist
 
-from benchmarks.harness import Benchmark, Figures, Row, Settings, Task
+from benchmarks.harness import MEASURED_ON, Benchmark, Figures, Row, Settings, Task
 from benchmarks.runs import fit, require_linux
 from benchmarks.speed.full_scale import CONFIG, OWN
 from eigen2.core.replay import Field
@@ -148,7 +148,7 @@ def summary(rows: list[Row]) -> dict[str, float]:
 
     `deviation` is the interquartile range of training over 1.349, the standard deviation of a normal distribution.
     """
-    series = {name: [value for row in rows for value in row[name]] for name in rows[0] if name != "commit"}
+    series = {name: [value for row in rows for value in row[name]] for name in rows[0].keys() - {*MEASURED_ON}}
     low, _, high = statistics.quantiles(series.pop("deviations"), n=4)
     medians = {name: round(statistics.median(values), 5) for name, values in series.items()}
     return {**medians, "deviation": round((high - low) / 1.349, 4)}

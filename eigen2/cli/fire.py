@@ -38,6 +38,7 @@ from eigen2.runtime.run_folder import find_checkpoint
 FIRE = {"duration": 240.0, "wind_speed": 15.0, "wind_from": 270.0}  # unless an option or --placements sets them
 CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 WORST = 0.05  # share of the fires that burn most, whose mean loss (CVaR) `fire place` prints too
+BUDGET = 0.05  # share of the cells that baselines turn into breaks
 CONDITIONS = {
     "duration": "Duration of a fire in minutes (above 0)",
     "wind_speed": "Wind speed 10 m above the vegetation, in km/h (0 to 200)",
@@ -54,7 +55,7 @@ OPTIONS: dict[str, tuple[Any, Any, str]] = {
         float | None,
         None,
         "Fraction of the cells that a baseline turns into fuel breaks (above 0, at most 1); null takes as many as the "
-        "first placement of --placements, or 0.05.",
+        f"first placement of --placements, or {BUDGET}.",
     ),
     "fires": (int, 60, "Fires per landscape simulated with pyretechnics (1 or more)."),
     **{
@@ -250,7 +251,7 @@ def _validate(options: Namespace) -> None:
     given = {name: options[name] for name in FIRE if options[name] is not None}
     fires = [{**FIRE, **fire, **given} for fire in fires]
     conditions = [_conditions(fire, options.fires, options.seed) for fire in fires]
-    counts = [breaks_of(options.budget or 0.05, landscape.fuel.size) for landscape in landscapes]
+    counts = [breaks_of(options.budget or BUDGET, landscape.fuel.size) for landscape in landscapes]
     if placements and options.budget is None:
         counts = [len(breaks) for breaks in next(iter(placements.values()))]
     for name in dict.fromkeys(names):
@@ -267,6 +268,8 @@ def _validate(options: Namespace) -> None:
     if options.out is not None:
         unused = ("python", "processes", "out", "overwrite")
         used = {key: value for key, value in options.as_dict().items() if key not in unused}
+        if options.placements is None:
+            used["budget"] = options.budget or BUDGET
         by_landscape = {name: [fire[name] for fire in fires] for name in FIRE}
         shared = {name: values[0] if len({*values}) == 1 else values for name, values in by_landscape.items()}
         figures = {"settings": {**used, **shared}, "pyretechnics": version, **_figures(scores)}

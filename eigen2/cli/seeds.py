@@ -95,7 +95,9 @@ def _train(
     settings = {**config, **resources, "trainer": trainer, "seed_everything": int(folder.name)}
     settings["data"] = {name: value for name, value in config["data"].items() if name != "cache_dir"}
     if (prices := config["data"].get("path")) is not None and not Path(prices).exists():  # they have moved
-        settings["data"]["path"] = resources.get("data", {}).get("path")
+        if (moved := resources.get("data", {}).get("path")) is None:
+            raise UserError(f"the fit read prices from {prices}, which does not exist here; give --data.path")
+        settings["data"]["path"] = moved
     args = [f"--workload={settings.pop('workload')}", "--config", yaml_line(settings)]
     print(f"seed {folder.name:<8}trains {generations} generations, see {folder / 'output.txt'}", flush=True)
     with writing(f"to {folder}", "make it writable, and test again"):

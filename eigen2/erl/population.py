@@ -259,7 +259,6 @@ def _agents(inputs: Inputs, agents: slice) -> Inputs:
 
 def _fit_windows(population: Population, saved: dict[str, Any], prefix: str, *_: Any) -> None:
     """Make room for the validation windows of a checkpoint: a test on other prices may have others than the fit."""
-    saved.pop(f"{prefix}validations_since_champion", None)  # by earlier versions
     saved_windows, device = saved[f"{prefix}champion_windows"], population.champion_windows.device
     population.champion_windows = torch.empty_like(saved_windows, device=device)
 

@@ -2,6 +2,7 @@
 
 import hashlib
 import logging
+import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, partial
 from pathlib import Path
@@ -56,9 +57,16 @@ def ends(span: Span) -> tuple[float, float]:
 
 
 def _overlap(one: Sequence[float], other: Sequence[float]) -> bool:
-    """Return whether two extents, west, north, east and south, share ground."""
+    """Return whether two extents (see `Region.extent`) share ground."""
     wide, high = min(one[2], other[2]) - max(one[0], other[0]), min(one[1], other[1]) - max(one[3], other[3])
     return wide > 0 and high > 0
+
+
+def _same_tiles(one: Sequence[float], other: Sequence[float]) -> bool:
+    """Return whether two extents have the same north-western corner and cells, to a hundredth of a cell."""
+    return all(abs(one[place] - other[place]) < 0.01 * one[4] for place in (0, 1)) and math.isclose(
+        one[4], other[4], rel_tol=1e-6
+    )
 
 
 def _splits(stage: str) -> tuple[Split, Split]:
@@ -370,7 +378,7 @@ class FuelBreakDataModule(DQNDataModule):
     def inference_spec(self) -> dict[str, Any]:
         """Return what decides which landscapes the fit has not used, and how much fires burned in it."""
         used = {name: self._settings[name] for name in ("landscape_seed", "grid_size")}
-        place = {"extent": self._region.extent, "cell": self._region.landscape.cell_size} if self._region else {}
+        place = {"extent": self._region.extent, "crs": str(self._region.crs)} if self._region else {}
         return {**used, "region": self.region is not None, **place, "burned_cells": self._burned_in_fit}
 
     def apply_inference_spec(self, spec: Mapping[str, Any]) -> None:
@@ -387,12 +395,12 @@ class FuelBreakDataModule(DQNDataModule):
             return
         if theirs := spec.get("extent"):
             self._region = self._region or read_region(self.region)
-            own, cell = self._region.extent, self._region.landscape.cell_size
-            if _overlap(own, theirs) and (own[:2], cell) != (theirs[:2], spec["cell"]):
+            own = self._region.extent
+            if str(self._region.crs) == spec["crs"] and _overlap(own, theirs) and not _same_tiles(own, theirs):
                 raise UserError(
-                    f"data.region begins at {own[0]:g}, {own[1]:g} with cells of {cell:g} m, that of the fit, which it "
-                    f"overlaps, at {theirs[0]:g}, {theirs[1]:g} with {spec['cell']:g} m, so that test tiles may lie on "
-                    "those of its training; give the fit's rasters, or others elsewhere"
+                    f"data.region begins at {own[0]:,.1f}, {own[1]:,.1f} with cells of {own[4]:g}, that of the fit, "
+                    f"which it overlaps, at {theirs[0]:,.1f}, {theirs[1]:,.1f} with {theirs[4]:g}, so that test tiles "
+                    "may lie on those of its training; give the fit's rasters, or others elsewhere"
                 )
         if not self._region_in_fit:
             self._region_in_fit = True

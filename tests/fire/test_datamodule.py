@@ -46,18 +46,22 @@ def test_a_region_is_in_the_estimate_and_tested_in_the_tiles_of_its_fit(tmp_path
     with pytest.raises(UserError, match=r"data\.grid_size is not the fit's, 8, so that test tiles may lie on those"):
         FuelBreakDataModule(grid_size=9, region=files).apply_inference_spec(of_fit)
     FuelBreakDataModule(grid_size=9).apply_inference_spec({**of_fit, "region": False})
-    west, north, *_ = of_fit["extent"]
+    west, north, *_, cell = of_fit["extent"]
+    assert cell == 30
     for extent, refused in (
-        ([west, north, west + 9, north - 9], False),
-        ([west - 30, north, west + 9, north - 9], True),
-        ([west - 60, north, west, north - 9], False),  # beside it
+        ([west, north, west + 9, north - 9, 30.0], False),
+        ([west - 30, north, west + 9, north - 9, 30.0], True),
+        ([west, north, west + 9, north - 9, 10.0], True),
+        ([west - 60, north, west, north - 9, 30.0], False),  # beside it
     ):
-        played = FuelBreakDataModule(grid_size=4, region=files)
+        played = FuelBreakDataModule(grid_size=4, region=files, parallel_method="async")
         played.build("test", torch.device("cpu"))
         assert multiprocessing.active_children() == []
         message = "so that test tiles may lie on those of its training; give the fit's rasters" if refused else None
         with nullcontext() if message is None else pytest.raises(UserError, match=message):
             played.apply_inference_spec({**of_fit, "grid_size": 4, "extent": extent})
+    other = {"extent": [west - 30, north, west + 9, north - 9, 30.0], "crs": "EPSG:32612"}
+    played.apply_inference_spec({**of_fit, "grid_size": 4, **other})
 
 
 def test_baselines_are_those_of_the_tiles_played(tmp_path: Path) -> None:

@@ -98,7 +98,7 @@ class TradingEnv(gymnasium.Env[Any, Any]):
             folder = cache_dir if market is None else None
             panel = load_panel(market or path or sample_path(), **options, membership=membership, cache_dir=folder)
         elif given := [
-            name for name, value in {**options, "membership": membership}.items() if value not in (None, ())
+            name for name, value in {**options, "membership": membership}.items() if value not in (None, (), [])
         ]:
             raise UserError(f"{given[0]} is given, but the panel was built with its own; leave out one of them")
         self.panel = panel

@@ -47,7 +47,8 @@ class Trader:
             self.investable = [str(ticker) for ticker in spec["investable"]]
             if not self.investable:
                 raise ValueError("no ticker to trade")
-            self.last_seen = date.fromisoformat(champion.config["data_used"]["last"])
+            used = [champion.config["data_used"][end] for end in ("first", "last")]
+            self.first_seen, self.last_seen = map(date.fromisoformat, used)
             self._scale = FeatureScale.from_dict(spec["scale"])
             self._actor = champion.actor(trusted)
 
@@ -118,7 +119,7 @@ class Trader:
                 f"{begin} days of prices before {dates[begin]} are too few for context_days {needed}, the day itself "
                 "among them; bring earlier prices or give a later day"
             )
-        if begin + 1 < needed + WARM_UP_DAYS:
+        if begin + 1 < needed + WARM_UP_DAYS and dates[0] > np.datetime64(self.first_seen):
             log.warning(
                 "%d days of prices before %s: indicators need up to %d more than context_days %d to be those of the "
                 "fit, so orders may differ from a test's; bring earlier prices",
