@@ -120,6 +120,9 @@ def _learnability(options: Namespace) -> None:
     days = np.unique(prices["date"])
     past = prices["date"].isin(days[: len(days) - default_days("holdout_days", len(days))])
     rows = past.groupby(prices["ticker"]).sum()  # by the past, not by survival
+    if membership is not None:
+        rows = rows[rows.index.isin(membership["ticker"])]
+    rows = rows.drop(options.indicators, errors="ignore")
     kept = {*rows.sort_values(ascending=False, kind="stable").index[:most_columns], *options.indicators}
     settings: dict[str, Any] = {name: options[name] for name in ("indicators", "features")}
     panel = build_panel(prices[prices["ticker"].isin(kept)], **settings, membership=membership)

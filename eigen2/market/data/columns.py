@@ -18,7 +18,7 @@ from eigen2.market.data.dates import END_DAY, FIRST_DAY, DateFormat
 
 # texts that mean an empty number; in the ticker column they are names
 EMPTY_NUMBERS = pa.array(
-    ["", "nan", "NaN", "NAN", "na", "NA", "N/A", "n/a", "#N/A", "null", "NULL", "None", "none"], pa.string()
+    ["", "nan", "NaN", "NAN", "na", "NA", "N/A", "n/a", "#N/A", "#N/A N/A", "null", "NULL", "None", "none"], pa.string()
 )
 
 # of a ticker; a name of a megabyte, stored once in a file, would be copied to every row

@@ -325,5 +325,7 @@ def _require_small_parts(path: Path, where: str) -> None:
 def _cell_text(cell: Any) -> str:
     """Return the text of a cell of an Excel file; errors such as #DIV/0! count as empty."""
     value = None if cell.data_type == "e" else cell.value
+    if isinstance(value, bool):  # the ticker TRUE
+        return str(value).upper()
     whole = isinstance(value, float) and value.is_integer()
     return "" if value is None else str(int(value) if whole else value)

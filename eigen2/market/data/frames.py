@@ -14,7 +14,7 @@ from eigen2.errors import UserError
 from eigen2.market.data.columns import Kind, dates, numbers, tickers
 from eigen2.market.data.dates import DateFormat, guess_dates
 from eigen2.market.data.files import quoted
-from eigen2.market.data.headers import ADJ_CLOSE, fold, fold_all
+from eigen2.market.data.headers import ADJ_CLOSE, fold, fold_all, refuse_joined_names
 from eigen2.market.data.source import COLUMNS, PRICE_COLUMNS, VALUES, sorted_prices
 
 log = logging.getLogger(__name__)
@@ -56,6 +56,10 @@ def frame_prices(frame: pd.DataFrame, features: Sequence[str] = ()) -> pd.DataFr
     if ADJ_CLOSE in folded and ADJ_CLOSE not in map(fold, features):
         remedy = "multiply the prices by adjusted close / close"
         log.warning("%s has adjusted closes, which are ignored: %s (of yfinance: auto_adjust=True)", WHERE, remedy)
+    days = long.iloc[:, at["date"][0]]
+    if days.dtype == object:  # of several time zones, which Arrow would convert to the first: the day there counts
+        long = long.copy(deep=False)
+        long.isetitem(at["date"][0], days.map(str, na_action="ignore").array)
     kinds: dict[str, Kind] = {"date": dates(_date_format(long.iloc[:, at["date"][0]])), "ticker": tickers()}
     number = numbers(".")
     columns = {
@@ -81,6 +85,7 @@ def _long(frame: pd.DataFrame) -> pd.DataFrame:
         frame = frame if index.hasnans else frame.set_axis(index)
     by_date = isinstance(frame.index, pd.DatetimeIndex) and "date" not in levels[0]
     if by_date and not levels[0] & {"ticker", "close"}:
+        refuse_joined_names([*map(str, frame.columns)], WHERE)
         closes = frame.rename_axis("date").reset_index().melt("date", var_name="ticker", value_name="close")
         return closes.dropna(subset="close").reset_index(drop=True)
     if by_date:

@@ -9,7 +9,10 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from eigen2.errors import UserError
+
 ADJ_CLOSE = "adj close"
+JOINED = re.compile(r"(?:^|[ _.:-])(open|high|low|close|volume)(?:[ _.:-]|$)", re.IGNORECASE)
 SPELLINGS = {
     "adjclose": ADJ_CLOSE,
     "adjustedclose": ADJ_CLOSE,
@@ -54,6 +57,16 @@ def fold_all(names: Sequence[str]) -> list[str]:
     plain, folded = [name.strip().lower() for name in names], [fold(name) for name in names]
     further = {*plain} - {ADJ_CLOSE}
     return [name if new in further and name != new else new for name, new in zip(plain, folded, strict=True)]
+
+
+def refuse_joined_names(names: Sequence[str], where: str) -> None:
+    """Refuse, as tickers, names such as Close_AAPL beside Volume_AAPL, by a UserError: they are prices of a ticker."""
+    fields = {found[1].lower(): name for name in names if (found := JOINED.search(name))}
+    if "close" in fields and len(fields) > 1:
+        raise UserError(
+            f"{where} has the columns {' and '.join(list(fields.values())[:2])!r}, each a price and a ticker in one "
+            "name: give two levels, as yfinance does, or one row for each date and ticker"
+        )
 
 
 def text_header(records: Sequence[tuple[int, Sequence[str]]]) -> Header:

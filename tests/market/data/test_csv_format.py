@@ -102,12 +102,12 @@ def test_formats_of_dates(form):
 
 def test_excel_is_read_as_text(tmp_path, monkeypatch):
     openpyxl = pytest.importorskip("openpyxl")
-    frame = table(("600519", "NA")).assign(volume=[1, 2, np.nan, 4, 5, 6])
+    frame = table(("600519", "TRUE")).assign(volume=[1, 2, np.nan, 4, 5, 6])
     book = openpyxl.Workbook()
     sheet = book.active
     rows = [[*frame.columns], [], *frame.astype(object).where(frame.notna(), "#DIV/0!").values.tolist()]
     for row in rows:
-        sheet.append(row)
+        sheet.append([cell == "TRUE" or cell for cell in row])  # a boolean, as Excel makes of what is typed
     sheet["I4"] = "a note"
     book.create_sheet("other").append(["not read"])
     book.save(tmp_path / "p.xlsx")

@@ -25,10 +25,18 @@ ZONED = LONG.pivot(index="date", columns="ticker", values="close").rename(
 """As written by `to_csv` across a change of the clocks, and read back without dates."""
 
 
+TWO_ZONES = pd.concat(
+    part.assign(date=part["date"].dt.tz_localize(zone))
+    for (_, part), zone in zip(LONG.groupby("ticker"), ("America/New_York", "Europe/Berlin"), strict=False)
+)
+"""As several exchanges' `yfinance.Ticker(...).history()`, one after the other: dates are Python objects."""
+
+
 @pytest.mark.parametrize(
     ("frame", "expected"),
     [
         (LONG, LONG),
+        (TWO_ZONES, LONG[LONG["ticker"].isin(TWO_ZONES["ticker"])].reset_index(drop=True)),
         (LONG.sample(frac=1, random_state=0).rename(columns=str.upper).assign(NOTE="text"), LONG),
         (LONG.set_index("date"), LONG),
         (LONG.set_index("date").rename_axis(None), LONG),
@@ -100,6 +108,10 @@ def test_features_come_along() -> None:
     [
         (LONG.drop(columns="ticker"), "lacks the columns ticker; it has 'date, open"),
         (LONG.drop(columns="high"), "lacks the columns high"),
+        (
+            yfinance().set_axis(["_".join(name) for name in yfinance().columns], axis=1),
+            "has the columns '(Open|Close)_.*, each a price and a ticker in one name: give two levels",
+        ),
         (LONG.assign(Close=1.0), "more than one column close"),
         (LONG.iloc[:0], "no rows"),
         (pd.concat([LONG, LONG.iloc[:2]]), "2 duplicate rows"),

@@ -91,6 +91,10 @@ def test_tickers_are_chosen_without_a_look_at_the_holdout(
     with pytest.raises(SystemExit, match="2"):
         main(["data", "learnability", str(tmp_path / "p.csv")])
     assert capsys.readouterr().err == "error: OLD T0 T1 T2 T3 T4\n"
+    (tmp_path / "m.csv").write_text("ticker,first,last\nNEW,2020-01-01,\nOLD,2020-01-01,\n")
+    with pytest.raises(SystemExit, match="2"):
+        main(["data", "learnability", str(tmp_path / "p.csv"), f"--membership={tmp_path / 'm.csv'}"])
+    assert capsys.readouterr().err == "error: NEW OLD\n"
 
 
 def test_learners_rank_what_can_be_ordered() -> None:

@@ -19,13 +19,14 @@ from jaxtyping import Float64
 from eigen2.errors import UserError
 from eigen2.market.data.csv_format import CsvFormat
 from eigen2.market.data.files import SUFFIX, PriceFile, quoted
-from eigen2.market.data.headers import ADJ_CLOSE, Header, fold, fold_all
+from eigen2.market.data.headers import ADJ_CLOSE, Header, fold, fold_all, refuse_joined_names
 from eigen2.market.data.source import PRICE_COLUMNS, VALUES
 
 LONG, ONE_TICKER, WIDE, YFINANCE = "long", "one ticker a file", "wide", "yfinance"
-# the first of these that a file has is used: beside a symbol, `name` is the company's
+# the first of these that a file has is used: CRSP's permno stays where tickers change hands; beside a symbol, `name` is
+# the company's
 DATE_NAMES = ("date", "datetime", "timestamp", "time")
-TICKER_NAMES = ("ticker", "tic", "symbol", "name", "permno")
+TICKER_NAMES = ("permno", "ticker", "tic", "symbol", "name")
 FIELDS = (*VALUES, ADJ_CLOSE)
 CLOSE_ONLY = ["open", "high", "low"]
 FIELDS_OF_ONE_TICKER = {"high", "close", "volume", ADJ_CLOSE}
@@ -43,8 +44,8 @@ class Input:
 
     Prices are multiplied by adjusted close / close where the file has both. Where one of the two is empty, zero or
     infinite, the four prices become NaN: unadjusted they would be on another scale than the rows around them. The
-    volume is not changed. `layout` is the layout recognised, such as "wide (close only)", and the file's format where
-    that is unusual: "long, sep ';', decimal ',', dates %d.%m.%Y"; `left_out` are the names of columns not read.
+    volume is divided by the same. `layout` is the layout recognised, such as "wide (close only)", and the file's format
+    where that is unusual: "long, sep ';', decimal ',', dates %d.%m.%Y"; `left_out` are the names of columns not read.
 
     Raises:
         UserError: when the file is missing, empty, damaged or of another format, or of no known layout.
@@ -154,6 +155,7 @@ def _recognise(header: Header, stem: str, where: str) -> tuple[str, int, int | N
             column = others[names.index("")] + 1
             raise UserError(f"{where}: column {column} has no name: give it the name of its ticker, or remove it")
         _check_unique(names, range(len(names)), where)
+        refuse_joined_names(names, where)
         return WIDE, date, None, {name: {"close": position} for name, position in zip(names, others, strict=True)}
     missing = [column for column in PRICE_COLUMNS if column not in fields]
     if missing == CLOSE_ONLY:

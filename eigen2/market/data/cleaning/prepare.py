@@ -147,8 +147,9 @@ def _check_out(out: Path, paths: Sequence[str | Path], overwrite: bool) -> Path:
     if not out.parent.is_dir():
         raise UserError(f"OUT is {str(out)!r}, but there is no folder {str(out.parent)!r}: make it first")
     inputs = [path for path in paths if os.path.exists(path)]
-    if os.path.exists(out) and any(os.path.samefile(path, one) for path in inputs for one in (out, out.parent)):
-        raise UserError(f"OUT {str(out)!r} is also an input: name another file, the input stays as it is")
+    same = [one for one in (out, out.parent) if one.exists()]  # in a folder of inputs the next run would read it
+    if any(os.path.samefile(path, one) for path in inputs for one in same):
+        raise UserError(f"OUT {str(out)!r} is an input, or in a folder of inputs: name a file elsewhere")
     if (there := next((file for file in (out, changes_path(out)) if file.exists()), None)) and not overwrite:
         raise UserError(f"{str(there)!r} exists: name another file, or give --overwrite")
     return out

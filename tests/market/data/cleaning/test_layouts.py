@@ -121,6 +121,8 @@ def test_long_as_vendors_export_it(tmp_path, name, header):
         **{"symbol": "ticker", "vol": "volume", "prc": "close", "bidlo": "low", "askhi": "high", "openprc": "open"},
         **({} if name == "both.csv" else {"price": "close"}),
     }
+    if name == "crsp.csv":  # a permno stays where tickers change hands
+        spelled = {**spelled, "ticker": None, "permno": "ticker"}
     columns = [spelled.get(column.strip("<>").lower()) for column in header.split(",")]
     if name == "both.csv":
         columns[-1] = None
@@ -395,6 +397,7 @@ def test_missing_columns(tmp_path, name, header, missing):
             )
         ),
         ("date,A,\n2020-01-01,1,", "column 3 has no name"),
+        ("date,A_close,A_volume\n2020-01-01,1,2", "has the columns 'A_close and A_volume', each a price and a ticker"),
         ("Date,Open,High,Low,Close\n,1,2,3,4\n2020-01-02,1,2,3,4", "dates that cannot be read, first '' in data row 1"),
     ],
 )

@@ -210,7 +210,10 @@ def test_every_defect_has_a_line_of_80_columns(tmp_path) -> None:
         (["prepare", "dirty.csv"], "prepare got only 'dirty.csv'"),
         (["prepare", "dirty.csv", "out.csv"], "name a file that ends in .parquet"),
         (["prepare", "dirty.csv", "no/out.parquet"], "there is no folder 'no'"),
-        (["prepare", "in.parquet", "in.parquet", "--overwrite"], "is also an input"),
+        (
+            ["prepare", "in.parquet", "in.parquet", "--overwrite"],
+            "is an input, or in a folder of inputs: name a file elsewhere",
+        ),
         (["synthesize", "no/out.parquet"], "no"),
         (["synthesize", "out.parquet", "--market.days", "1"], "is 1; it must be at least 2"),
     ],
