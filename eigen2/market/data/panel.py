@@ -376,8 +376,9 @@ def _means_and_stds(
         std = np.sqrt((squares_in_units[tickers].sum(axis=0) + between) / total)
     mean = np.where(tickers[:, None], unit * mean, np.where(enough, means, np.nan))
     std = np.where(tickers[:, None], unit * std, own)
-    # a constant stays one in float32, whatever its size
-    return mean, np.maximum(std, STD_FLOOR * np.maximum(np.abs(mean), 1))
+    # a constant stays one in float32, whatever its size; the user's own features may be of any unit
+    least = np.where(np.arange(means.shape[1]) < len(FEATURES), 1.0, np.finfo(np.float32).tiny)
+    return mean, np.maximum(std, STD_FLOOR * np.maximum(np.abs(mean), least))
 
 
 def _normalise(

@@ -54,7 +54,14 @@ def test_own_features_of_later_days_change_none_before() -> None:
     assert not np.array_equal(before, after)
 
 
-@pytest.mark.parametrize("size", [0.1, 1e6 + 0.1, 1e12])
+def test_own_features_may_be_of_any_unit() -> None:
+    """Illiquidity by Amihud is about 1e-10."""
+    small = PRICES.assign(sentiment=1e-10 * PRICES["sentiment"])
+    panels = [build_panel(prices, **SIZES, features=["sentiment"]) for prices in (PRICES, small)]
+    np.testing.assert_allclose(own(panels[1]), own(panels[0]), atol=1e-4)
+
+
+@pytest.mark.parametrize("size", [0.0, 0.1, 1e6 + 0.1, 1e12])
 def test_a_constant_says_nothing(size: float) -> None:
     panel = build_panel(PRICES.assign(sentiment=size), **SIZES, features=["sentiment"])
     assert np.abs(own(panel)).max() < 0.1
