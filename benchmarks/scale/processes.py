@@ -148,7 +148,7 @@ def summary(rows: list[Row]) -> dict[str, float]:
 
     `deviation` is the interquartile range of training over 1.349, the standard deviation of a normal distribution.
     """
-    series = {name: [value for row in rows for value in row[name]] for name in rows[0].keys() - {*MEASURED_ON}}
+    series = {name: [value for row in rows for value in row[name]] for name in rows[0] if name not in MEASURED_ON}
     low, _, high = statistics.quantiles(series.pop("deviations"), n=4)
     medians = {name: round(statistics.median(values), 5) for name, values in series.items()}
     return {**medians, "deviation": round((high - low) / 1.349, 4)}

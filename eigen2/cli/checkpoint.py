@@ -80,7 +80,7 @@ def _with_settings(args: Sequence[str], config: dict[str, Any] | None, file: Pat
     elif (prices := data.get("path")) is not None and not Path(prices).exists():
         raise UserError(f"the fit read prices from {prices}, which does not exist here; give --data.path")
     counted = [span for span in ("validation", "holdout") if given(args, f"data.{span}_days") is not None]
-    data |= dict.fromkeys((f"{span}_from" for span in counted), None)  # the fit's dates would count in their place
+    data |= dict.fromkeys(f"{span}_from" for span in counted)  # the fit's dates would count in their place
     config["trainer"] = {"precision": config["trainer"]["precision"]}
     if given(args, ROOT) is None and file.parent.name == "checkpoints":
         config["trainer"]["default_root_dir"] = str(file.parent.parent)
