@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 import json
 from pathlib import Path
 from typing import Any, Literal
@@ -14,6 +13,7 @@ from eigen2.errors import UserError, printable
 from eigen2.market.data.cleaning.policy import Limits, Policy
 from eigen2.market.data.cleaning.prepare import changes_path, inspect, prepare
 from eigen2.market.data.csv_format import CsvFormat
+from eigen2.market.data.source import latest_today, read_prices
 from eigen2.market.synthetic.generator import SyntheticMarket, write_parquet
 
 LARGEST_CEILING = 3_000_000  # days x columns, about half a gigabyte
@@ -97,7 +97,7 @@ def _prepare(options: Namespace) -> None:
 def _settings(options: Namespace) -> dict[str, Any]:
     """Return the arguments that `inspect` and `prepare` share."""
     names = ("policy", "limits", "indicators", "resample")
-    return {**{name: options[name] for name in names}, "form": options.csv, "today": datetime.date.today()}
+    return {**{name: options[name] for name in names}, "form": options.csv}
 
 
 def _learnability(options: Namespace) -> None:
@@ -105,7 +105,6 @@ def _learnability(options: Namespace) -> None:
     import numpy as np
 
     from eigen2.market.data.panel import build_panel
-    from eigen2.market.data.source import read_prices
     from eigen2.market.data.splits import SHORT_DAYS, default_days
     from eigen2.market.data.universe import Universe, read_membership, resolve
     from eigen2.market.evaluation.learnability import describe, find
@@ -141,7 +140,7 @@ def _synthesize(options: Namespace) -> None:
     out, market = Path(options.out), options.market
     if out.exists() and not options.overwrite:
         raise UserError(f"{str(out)!r} exists: name another file, or give --overwrite")
-    if (last := market.last_day) > datetime.date.today():
+    if (last := market.last_day) > latest_today():
         days = f"{market.days:,} days end on {last}, after today, which fit refuses in a file"
         raise UserError(f"market.days: {days}; lower it, or train on data.synthetic, which may")
     write_parquet(market, out)

@@ -13,13 +13,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from jaxtyping import Bool, Float64
 
-from eigen2.market.data.csv_format import THOUSANDS
 from eigen2.market.data.dates import END_DAY, FIRST_DAY, DateFormat
 
 # texts that mean an empty number; in the ticker column they are names
 EMPTY_NUMBERS = pa.array(
-    ["", "nan", "NaN", "NAN", "na", "NA", "N/A", "n/a", "#N/A", "#N/A N/A", "null", "NULL", "None", "none"], pa.string()
+    ["", "-", "nan", "NaN", "NAN", "na", "NA", "N/A", "n/a", "#N/A", "#N/A N/A", "null", "NULL", "None", "none"],
+    pa.string(),
 )
+EXPONENTS = {"K": "e3", "M": "e6", "B": "e9"}
+"""Units of volumes, as in 12.34M, and the exponents that they stand for."""
 
 # of a ticker; a name of a megabyte, stored once in a file, would be copied to every row
 LONGEST_NAME = 200
@@ -44,10 +46,10 @@ def tickers() -> Kind:
     return _tickers, f"rows without a ticker of at most {LONGEST_NAME} characters", "name it"
 
 
-def numbers(decimal: str) -> Kind:
-    """Return the parser of numbers with this decimal mark in text."""
-    remedy = "correct them, or leave the cells empty"
-    return partial(_numbers, decimal=decimal), "values in column {} that are no numbers", remedy
+def numbers(decimal: str = ".", thousands: str = "") -> Kind:
+    """Return the parser of numbers with this decimal mark, and perhaps this mark between thousands, in text."""
+    parse = partial(_numbers, decimal=decimal, thousands=thousands)
+    return parse, "values in column {} that are no numbers", "correct them, or leave the cells empty"
 
 
 def _tickers(column: pa.Array) -> tuple[pd.Series, Mask]:
@@ -60,21 +62,19 @@ def _tickers(column: pa.Array) -> tuple[pd.Series, Mask]:
     return pd.Series(pd.Series(names, dtype="str").array.take(codes)), (names == "")[codes]
 
 
-def _numbers(column: pa.Array, decimal: str) -> tuple[Float64[np.ndarray, " rows"], Mask]:
+def _numbers(column: pa.Array, decimal: str, thousands: str) -> tuple[Float64[np.ndarray, " rows"], Mask]:
     """Parse numbers or numbers as text; return float64, NaN where a cell is empty, and a mask of invalid cells."""
     if pa.types.is_dictionary(column.type):
         # each text once: a long one may stand for millions of cells
-        values, bad = _numbers(column.dictionary, decimal)
+        values, bad = _numbers(column.dictionary, decimal, thousands)
         places = pc.fill_null(column.indices, len(values)).to_numpy(zero_copy_only=False)
         return np.append(values, np.nan)[places], np.append(bad, False)[places]
-    if pa.types.is_string(column.type) and decimal == ",":
-        column = _with_points(column)
-    if pa.types.is_string(column.type):
+    if pa.types.is_string(column.type) and decimal == ".":
         with suppress(pa.ArrowInvalid):
             column = column.cast(pa.float64())
     if pa.types.is_string(column.type):
         column = pc.utf8_trim(column, " \t$")
-        column = pc.if_else(pc.is_in(column, EMPTY_NUMBERS), None, column)
+        column = _plain(pc.if_else(pc.is_in(column, EMPTY_NUMBERS), None, column), decimal, thousands)
         with suppress(pa.ArrowInvalid):
             column = column.cast(pa.float64())
     if pa.types.is_floating(column.type):
@@ -87,9 +87,16 @@ def _numbers(column: pa.Array, decimal: str) -> tuple[Float64[np.ndarray, " rows
     return np.asarray(numbers.astype(np.float64)), (numbers.isna() & raw.notna()).to_numpy()
 
 
-def _with_points(column: pa.Array) -> pa.Array:
-    """Return numbers such as 1.234,5 as 1234.5; one with a point elsewhere, such as 1.5, stays no number."""
-    grouped = pc.match_substring_regex(column, rf"^\s*{THOUSANDS}(,\d*)?\s*$")
-    plain = pc.replace_substring(column, ".", "?")
-    column = pc.if_else(grouped, pc.replace_substring(column, ".", ""), plain)
-    return pc.replace_substring(column, ",", ".")
+def _plain(column: pa.Array, decimal: str, thousands: str) -> pa.Array:
+    """Return numbers such as 1.234,5 and 12,3M as 1234.5 and 12.3e6; with thousands elsewhere, it stays no number."""
+    if thousands:
+        grouped = pc.match_substring_regex(
+            column, rf"^[-+]?\d{{1,3}}([{thousands}]\d{{3}})+([{decimal}]\d*)?[KMBkmb]?$"
+        )
+        rest = pc.replace_substring(column, thousands, "?")
+        column = pc.if_else(grouped, pc.replace_substring(column, thousands, ""), rest)
+    if decimal != ".":
+        column = pc.replace_substring(column, decimal, ".")
+    for unit, exponent in EXPONENTS.items():
+        column = pc.replace_substring_regex(column, rf"^([-+]?[\d.]*\d)(?i:{unit})$", rf"\1{exponent}")
+    return column

@@ -12,7 +12,7 @@ import pandas as pd
 from eigen2.errors import UserError
 
 SEPARATORS = ",;\t|"
-THOUSANDS = r"[-+]?\d{1,3}(?:\.\d{3})+"
+THOUSANDS = re.compile(r"[-+]?\d{1,3}(?:\.\d{3})+")
 DECIMAL_POINT = re.compile(r"[-+]?\d*\.\d+(?:e[-+]?\d+)?", re.IGNORECASE)
 # three digits after a comma may be thousands
 DECIMAL_COMMA = re.compile(r"[-+]?[\d.]+,(?:\d{1,2}|\d{4,})(?:e[-+]?\d+)?", re.IGNORECASE)
@@ -60,6 +60,6 @@ def guess_sep(header: str) -> str:
 def guess_decimal(sep: str, rows: Iterable[Sequence[str]]) -> Literal[".", ","]:
     """Return the decimal mark of the numbers in rows of cells."""
     cells = {cell.strip() for row in rows for cell in row}
-    point = any(DECIMAL_POINT.fullmatch(cell) and not re.fullmatch(THOUSANDS, cell) for cell in cells)
+    point = any(DECIMAL_POINT.fullmatch(cell) and not THOUSANDS.fullmatch(cell) for cell in cells)
     comma = any(DECIMAL_COMMA.fullmatch(cell) for cell in cells)
     return "," if comma and not point and sep != "," else "."

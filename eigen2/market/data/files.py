@@ -30,8 +30,8 @@ from eigen2.market.data.sizes import BoundedGzip, parquet_bytes, require_size
 from eigen2.memory.limits import require_room
 
 GZIP_MAGIC, PARQUET_MAGIC = b"\x1f\x8b", b"PAR1"
-# Kaggle's daily US shares are in files such as aapl.us.txt
-SUFFIX = re.compile(r"(\.us\.txt|\.(csv|txt|tsv)(\.gz)?|\.parquet|\.pq|\.xlsx)$", re.IGNORECASE)
+# Kaggle names its daily US shares aapl.us.txt, Investing.com AAPL Historical Data.csv
+SUFFIX = re.compile(r"( historical data)?(\.us\.txt|\.(csv|txt|tsv)(\.gz)?|\.parquet|\.pq|\.xlsx)$", re.IGNORECASE)
 SUFFIXES = ".csv, .txt, .tsv (also with .gz), .parquet, .pq or .xlsx"
 # a whole row must fit, so also a header of thousands of columns
 CSV_BLOCK_BYTES = 4 << 20
@@ -126,7 +126,9 @@ class PriceFile:
         wanted = [(date.position, columns.dates(date.format))]
         wanted += [] if ticker is None else [(ticker, columns.tickers())]
         text = [*(position for position, _ in wanted), *([] if date.time is None else [date.time])]
-        wanted += [(position, columns.numbers(self.decimal)) for position in numbers]
+        # among columns that commas separate, 1,234 in quotes has a comma between thousands
+        thousands = "." if self.decimal == "," else "," if self.sep == "," else ""
+        wanted += [(position, columns.numbers(self.decimal or ".", thousands)) for position in numbers]
         rows_before = 0
         with self.damage_as_user_error():
             for batch in self.raw_batches(text, numbers, batch_rows):

@@ -90,7 +90,7 @@ def sorted_prices(prices: pd.DataFrame, numbers: Sequence[str], where: str, prep
     `where` names the table, `prepare` is the command that prepares it, if it is a file. Raises UserError for infinite
     numbers, returns in place of prices, dates after today, intraday bars, or two rows of one date and ticker.
     """
-    check_not_future(prices["date"].max(), datetime.datetime.now(EASTERNMOST).date(), where, prepare is not None)
+    check_not_future(prices["date"].max(), where, prepare is not None)
     check_finite(prices, numbers, where)
     close = prices["close"].to_numpy()
     check_not_returns(int((close < 0).sum()), int((np.abs(close) > 0).sum()), where, "give prices")
@@ -133,9 +133,14 @@ def check_finite(prices: pd.DataFrame, columns: Sequence[str] = PRICE_COLUMNS, w
             )
 
 
-def check_not_future(last: pd.Timestamp, today: datetime.date, where: str, is_file: bool = True) -> None:
+def latest_today() -> datetime.date:
+    """Return today's date where the day begins first, so that no bar of today is after it."""
+    return datetime.datetime.now(EASTERNMOST).date()
+
+
+def check_not_future(last: pd.Timestamp, where: str, is_file: bool = True) -> None:
     """Raise a UserError when the last date is after today."""
-    if last.date() > today:
+    if last.date() > (today := latest_today()):
         other = ", or give the format of dates with --csv.date_format of data prepare" if is_file else ""
         raise UserError(f"{where} has the date {last:%Y-%m-%d}, after today ({today}): correct it{other}")
 

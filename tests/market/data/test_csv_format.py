@@ -46,6 +46,33 @@ def read_row(path, form=CsvFormat()):  # noqa: B008
     return rows.iloc[0, 2:].tolist()
 
 
+def test_thousands_and_units_as_investing_com_writes_them(tmp_path):
+    path = tmp_path / "S&P 500 Historical Data.csv"
+    header = '\ufeff"Date","Price","Open","High","Low","Vol.","Change %"\n'
+    path.write_text(header + '"02/23/2024","5,088.80","5,100.92","$5,111.06","5,081","1.25B","0.03%"\n')
+    assert read_row(path) == [5100.92, 5111.06, 5081, 5088.8, 1.25e9]
+    for volume, number in (("87.47M", 87_470_000), ("1,350k", 1_350_000), ("3M", 3_000_000), ("-", np.nan)):
+        path.write_text(header + f'"02/23/2024","188.8","188","191","-","{volume}","-0.66%"\n')
+        np.testing.assert_equal(read_row(path), [188, 191, np.nan, 188.8, number])
+    path.write_text("date;open;high;low;close;volume\n2020-01-01;1;1;1;1,0;12,5M\n")
+    assert read_row(path) == [1, 1, 1, 1, 12_500_000]
+
+
+@pytest.mark.parametrize("cell", ["12,34", "1,2345", "1,234,56", ",123", "12.5X", "M", "1.2M3", "12.5MM"])
+def test_text_that_is_no_number(tmp_path, cell):
+    path = tmp_path / "A.csv"
+    path.write_text(f'date,close,volume\n2020-01-31,1,"{cell}"\n')
+    with pytest.raises(UserError, match=f"column 'volume' that are no numbers, first '{cell}' in data row 1"):
+        read_row(path)
+
+
+def test_a_comma_among_semicolons_may_be_decimal(tmp_path):
+    path = tmp_path / "A.csv"
+    path.write_text("date;close;volume\n2020-01-31;1,234;1\n")
+    with pytest.raises(UserError, match="column 'close' that are no numbers, first '1,234'"):
+        read_row(path)
+
+
 def test_dollars_and_nasdaqs_names(tmp_path):
     path = tmp_path / "A.csv"
     path.write_text("Date,Close/Last,Volume,Open,High,Low\n01/31/2020,$12.5,100,$12,$13,$11\n")

@@ -197,7 +197,7 @@ def test_many_batches_give_the_same_rows(later):
     [
         ("date", "soon", "dates that cannot be read, first 'soon' in data row 67: write dates"),
         ("ticker", None, "rows without a ticker of at most 200 characters, first .* in data row 67: "),
-        ("close", "1,234.5", "values in column 'close' that are no numbers, first '1,234.5' in data row 67: "),
+        ("close", "1,23.5", "values in column 'close' that are no numbers, first '1,23.5' in data row 67: "),
         ("volume", "true", "values in column 'volume' that are no numbers, first 'true' in data row 67: "),
     ],
 )

@@ -201,8 +201,9 @@ def _untraded(rows: Bars, flat: Mask, alone: Mask, limits: Limits) -> dict[str, 
     for start, stop in edges.reshape(-1, 2).tolist():
         stale[at[start:stop]] = stop - start >= limits.stale_days
     has_volume = np.bincount(rows.ticker[traded & np.isfinite(rows.volume)], minlength=rows.ticker[-1] + 1) > 0
-    # a close alone that moved was made on a day of which the rest is lost
-    close_alone = np.isnan(rows.open) & np.isnan(rows.high) & np.isnan(rows.low)
+    # a close alone that moved was made on a day of which the rest is lost, or in a table of closes
+    ranges = np.bincount(rows.ticker[alone & ~flat], minlength=rows.ticker[-1] + 1) > 0
+    close_alone = (np.isnan(rows.open) & np.isnan(rows.high) & np.isnan(rows.low)) | ~ranges[rows.ticker]
     repeated = np.append(False, (rows.ticker[1:] == rows.ticker[:-1]) & (rows.close[1:] == rows.close[:-1]))
     untraded = (rows.volume == 0) & flat & has_volume[rows.ticker] & (repeated | ~close_alone)
     return {"stale_run": stale, "zero_volume": untraded}

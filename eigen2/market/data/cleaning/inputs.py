@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -33,7 +32,6 @@ class Inputs:
     Args:
         paths: files and folders.
         form: how text files are written.
-        today: dates after this day are refused; None: no date is.
 
     Raises:
         UserError: as for `Input`; when nothing is named, a folder has no price file that can be read, or a file is
@@ -44,9 +42,7 @@ class Inputs:
         self,
         paths: Sequence[str | Path],
         form: CsvFormat = CsvFormat(),  # noqa: B008 - read, never changed
-        today: datetime.date | None = None,
     ) -> None:
-        self._today = today
         self.files: list[Input] = []
         self.skipped: list[str] = []
         self._in_folder: set[Path] = set()
@@ -84,8 +80,7 @@ class Inputs:
     def _checked(self, source: Input, indicators: Sequence[str]) -> Iterator[pd.DataFrame]:
         negative = nonzero = 0
         for batch in source.batches():
-            if self._today is not None:
-                check_not_future(batch["date"].max(), self._today, source.where)
+            check_not_future(batch["date"].max(), source.where)
             close = batch["close"].to_numpy()[~batch["ticker"].isin(list(indicators)).to_numpy()]
             negative += int((close < 0).sum())
             nonzero += int((np.abs(close) > 0).sum())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 import os
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -39,7 +38,6 @@ def inspect(
     indicators: Sequence[str] = (),
     form: CsvFormat = CsvFormat(),  # noqa: B008
     resample: Literal["day"] | None = None,
-    today: datetime.date | None = None,
 ) -> Report:
     """Report the defects of price files and what `prepare`, with these arguments, would do about them.
 
@@ -49,7 +47,7 @@ def inspect(
     Raises:
         UserError: an input cannot be read, or the spill files cannot be written.
     """
-    inputs = Inputs(paths, form, today)
+    inputs = Inputs(paths, form)
     remedy = "free space there, or set TMPDIR to a folder with as much room as the inputs take"
     with (
         writing(f"the spill files of inspect to {tempfile.gettempdir()}", remedy),
@@ -70,23 +68,22 @@ def prepare(
     indicators: Sequence[str] = (),
     form: CsvFormat = CsvFormat(),  # noqa: B008
     resample: Literal["day"] | None = None,
-    today: datetime.date | None = None,
     overwrite: bool = False,
 ) -> Report:
     """Merge and clean price files into one Parquet file, sorted by (ticker, date), and log every change beside it.
 
     `OUT.parquet` and `OUT.changes.csv` appear complete or not at all. Spill files as large as the inputs lie in a
     hidden folder beside `out` until the end; those left behind by a killed run are removed by the next. `paths` are
-    files and folders, as for `Inputs`, as are `form` (how text files are written) and `today` (dates after it are
-    refused). `indicators` are tickers that are series such as a rate, not prices: they may be zero or negative. With
-    `resample` intraday bars are made into daily ones first.
+    files and folders, as for `Inputs`, and `form` is how text files are written. `indicators` are tickers that are
+    series such as a rate, not prices: they may be zero or negative. With `resample` intraday bars are made into daily
+    ones first.
 
     Raises:
         UserError: an input cannot be read, a defect is one that the policy refuses, no usable row is left, or `out`
             cannot be written.
     """
     out = _check_out(Path(out), paths, overwrite)
-    inputs = Inputs(paths, form, today)
+    inputs = Inputs(paths, form)
     remedy = "free space or choose another folder; spill files as large as the inputs lie beside it"
     with writing(repr(str(out)), remedy), draft_folder(out) as folder:
         rows, bars = _sort(inputs, folder, indicators, resample)

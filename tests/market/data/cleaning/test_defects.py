@@ -97,7 +97,14 @@ def test_zero_volume_means_something_where_there_is_volume_on_other_days() -> No
     close_alone.loc[1:, ["open", "high", "low"]] = np.nan
     assert defects(close_alone) == only({1: {"missing_price", "zero_volume"}, 2: {"missing_price"}}, 3)
     stock = table(flat("S", [5.0, 6.0], volume=0.0) + flat("S", [7.0], 10.0, "2020-01-08"))
+    stock.loc[2, "high"] = 7.1
     assert defects(stock) == only({0: {"zero_volume"}, 1: {"zero_volume"}}, 3)
+
+
+def test_a_close_that_moved_without_volume_counts_in_a_table_of_closes() -> None:
+    closes = table(flat("F", [5.0, 6.0], volume=0.0) + flat("F", [7.0, 7.0], 10.0, "2020-01-08"))
+    closes.loc[3, "volume"] = 0.0
+    assert defects(closes) == only({3: {"zero_volume"}}, 4)
 
 
 def test_close_on_another_basis_than_the_rest() -> None:

@@ -14,7 +14,6 @@ from eigen2.market.data.cleaning.inputs import Inputs
 from eigen2.market.data.cleaning.prepare import inspect, prepare
 from tests.market.data.test_files import table, write
 
-TODAY = datetime.date(2020, 1, 3)
 BROKEN = {
     "empty.csv": (b"", "is empty"),
     "notes.txt": (b"Prices of 2020.\n", "lacks the columns 'date'"),
@@ -30,8 +29,9 @@ BROKEN = {
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    """Two good files among broken ones."""
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Two good files among broken ones, on 3 January 2020."""
+    monkeypatch.setattr("eigen2.market.data.source.latest_today", lambda: datetime.date(2020, 1, 3))
     for name, (content, _) in BROKEN.items():
         (tmp_path / name).write_bytes(content)
     for ticker in ("A", "z"):
@@ -46,7 +46,7 @@ def rows(inputs: Inputs) -> pd.DataFrame:
 @pytest.mark.parametrize("block_bytes", [40, 4 << 20])
 def test_broken_files_of_a_folder_are_skipped(folder, monkeypatch, block_bytes):
     monkeypatch.setattr("eigen2.market.data.files.CSV_BLOCK_BYTES", block_bytes)
-    inputs = Inputs([folder], today=TODAY)
+    inputs = Inputs([folder])
     pd.testing.assert_frame_equal(rows(inputs), pd.concat([table(("A",)), table(("z",))], ignore_index=True))
     assert [one.path.name for one in inputs.files] == ["A.csv", "z.csv"]
     assert len(inputs.skipped) == len(BROKEN)
@@ -59,14 +59,14 @@ def test_broken_files_of_a_folder_are_skipped(folder, monkeypatch, block_bytes):
 @pytest.mark.parametrize("name", BROKEN)
 def test_a_file_that_is_named_is_refused(folder, name):
     with pytest.raises(UserError, match=re.escape(BROKEN[name][1])):
-        rows(Inputs([folder / name, folder / "A.csv"], today=TODAY))
+        rows(Inputs([folder / name, folder / "A.csv"]))
 
 
 def test_a_folder_where_nothing_can_be_read(folder):
     for good in ("A.csv", "z.csv"):
         (folder / good).unlink()
     with pytest.raises(UserError, match=r"cut\.csv.*damaged.*\(the first of 7 files, none of which can be read\)"):
-        rows(Inputs([folder], today=TODAY))
+        rows(Inputs([folder]))
 
 
 def test_a_long_file_damaged_late_is_refused(tmp_path, monkeypatch):
@@ -81,7 +81,7 @@ def test_a_long_file_damaged_late_is_refused(tmp_path, monkeypatch):
 
 
 def test_the_report_lists_what_was_skipped(folder):
-    report = inspect([folder], today=TODAY)
+    report = inspect([folder])
     text = str(report)
     assert "skipped 7 of 9 files:\n" in text
     assert "'" + str(folder / "empty.csv") + "' is empty" in text
@@ -89,12 +89,10 @@ def test_the_report_lists_what_was_skipped(folder):
     assert [Path(one["path"]).name for one in report.as_dict()["inputs"]] == ["A.csv", "z.csv"]
 
 
-def test_no_date_is_too_late_without_a_today(folder):
-    assert rows(Inputs([folder / "soon.csv"]))["date"].max() == pd.Timestamp("2020-01-04")
-    # the bars of today are no bars to come
+def test_bars_of_today_are_no_bars_to_come(folder):
     bars = "date,close\n2020-01-02,1\n2020-01-03 16:00,1\n"
     (folder / "bars.csv").write_text(bars)
-    assert len(rows(Inputs([folder / "bars.csv"], today=TODAY))) == 2
+    assert len(rows(Inputs([folder / "bars.csv"]))) == 2
 
 
 def test_returns_are_refused(tmp_path):

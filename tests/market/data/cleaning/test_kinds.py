@@ -99,7 +99,7 @@ KINDS: dict[str, tuple[pd.DataFrame, dict[int, str], str]] = {
     ),
     "two_instruments_interleaved": (with_bar(19.0, 14_200.0), {2: "spike"}, ALL),
     "stale_after_delisting_volume0": (
-        joined(table(flat("A", [9.0])), table(flat("A", [10.0] * 7, 0.0, "2020-01-07"))),
+        joined(series([9.0]), table(flat("A", [10.0] * 7, 0.0, "2020-01-07"))),
         {1: "zero_volume"} | dict.fromkeys(range(2, 8), "stale_run zero_volume"),
         " ".join(f"{row}:{ALL.replace(' ', f' {row}:')}" for row in range(1, 8)),
     ),

@@ -136,6 +136,7 @@ def test_long_as_vendors_export_it(tmp_path, name, header):
     ("name", "ticker", "header"),
     [
         ("aapl.us.txt", "aapl", "Date,Open,High,Low,Close,Volume,OpenInt"),
+        ("BRK-B Historical Data.csv", "BRK-B", "Date,Price,Open,High,Low,Vol.,Change %"),
         ("AAPL.tsv", "AAPL", "time,open,high,low,close,Volume"),
         ("A.txt.gz", "A", "timestamp,open,high,low,close,volume"),
         ("B.csv", "B", "Date,Price"),
@@ -146,7 +147,7 @@ def test_one_ticker_as_vendors_export_it(tmp_path, name, ticker, header):
     frame = long((ticker,))
     first = header.split(",")[0]
     spelled = {**{column: column for column in COLUMNS}, first.lower(): "date", "price": "close"}
-    spelled |= {} if first == "time" else {"time": None}
+    spelled |= {"vol.": "volume"} | ({} if first == "time" else {"time": None})
     written = pd.DataFrame({column: frame.get(spelled.get(column.lower()), "00:00") for column in header.split(",")})
     written.to_csv(tmp_path / name, index=False, sep="\t" if name.endswith("tsv") else ",")
     full = "high" in header.lower()
