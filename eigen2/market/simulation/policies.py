@@ -69,7 +69,7 @@ def buy_and_hold(
     profit = shares * (close[-1] * (1 - rules.side_cost) - paid)
     closed = pd.DataFrame({"column": bought, "shares": shares, "profit": profit})
     trades = np.array([np.count_nonzero(shares)])
-    return Simulation(equity[None], exposure[None], np.array([traded]), trades, closed, orders=np.zeros((0, 2)))
+    return Simulation(equity[None], exposure[None], np.array([traded]), trades, closed, orders=np.zeros((0, 3)))
 
 
 def momentum_pct(prices: Prices, days: int = MOMENTUM_DAYS, skip: int = 0) -> Float[np.ndarray, "days columns"]:
@@ -205,8 +205,9 @@ def random_baseline(
     Every account gives all of the orders, with their coefficients and take-profits (see `Simulation`), in a random
     sequence: on days drawn uniformly from `days` but the last, no more per day than the rules allow, in columns drawn
     uniformly from the members that have a price and are not held. An order for which no column is left waits for a day
-    that has one. It closes no position. Where agents decide on target weights, every account gives the scores of all
-    rebalancings to the columns in one random permutation of its own.
+    that has one. A position is closed after as many days as the other policy's, unless the rules closed that. Where
+    agents decide on target weights, every account gives the scores of all rebalancings to the columns in one random
+    permutation of its own.
     """
     if rules.mode == "weights":
         columns = torch.from_numpy(np.argsort(rng.random((accounts, orders.shape[1])), axis=1))
@@ -224,19 +225,23 @@ def random_baseline(
     due = np.stack([rng.choice(slots, len(orders), replace=False) for _ in range(accounts)])
     sizes = np.stack([rng.permutation(orders) for _ in range(accounts)]).astype(np.float32)
     placed = np.zeros(accounts, np.int64)
+    close_after = np.full((accounts, may_order.shape[1]), np.inf)  # days that the position of the last order is held
     rank = np.arange(min(most, may_order.shape[1]))
 
     def policy(seen: dict[str, Tensor]) -> Tensor:
         """Place the orders that are due: free columns sort first, in random order."""
         day = int(seen["day"].flatten()[0])
-        free = may_order[day] & (seen["held_days"][0].numpy() == 0)
+        held = seen["held_days"][0].numpy()
+        free = may_order[day] & (held == 0)
         waiting = (due <= day).sum(1) - placed
         columns = np.argsort(np.where(free, rng.random(free.shape), 2.0), axis=1)[:, : len(rank)]
         account, ordered = np.nonzero(rank < np.minimum(waiting, free.sum(1))[:, None])
         action = np.zeros((*free.shape, 2), np.float32)
-        if rules.early_close:  # keep what is held
-            action[..., 0] = rules.max_coefficient * np.sign(seen["coefficient"][0].numpy())
-        action[account, columns[account, ordered]] = sizes[account, placed[account] + ordered]
+        if rules.early_close:  # keep what is held for less
+            kept = np.sign(seen["coefficient"][0].numpy()) * (held < close_after)
+            action[..., 0] = rules.max_coefficient * kept
+        given, column = sizes[account, placed[account] + ordered], columns[account, ordered]
+        action[account, column], close_after[account, column] = given[:, :2], given[:, 2]
         placed[:] += np.bincount(account, minlength=accounts)
         return torch.from_numpy(action)[None]
 

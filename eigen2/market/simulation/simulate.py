@@ -15,7 +15,7 @@ from eigen2.market.evaluation import performance
 from eigen2.market.simulation.account import AccountRules, Capacity
 from eigen2.market.simulation.base import MarketEnvironment, window_options
 from eigen2.market.simulation.portfolio import make_environment
-from eigen2.market.simulation.rules import TradingRules
+from eigen2.market.simulation.rules import CLOSE_REASONS, TradingRules
 
 Prices = Float32[np.ndarray, "days columns bars"]  # see `MarketPanel.prices`
 Policy = Callable[[dict[str, Tensor]], Tensor]
@@ -53,8 +53,9 @@ class Simulation:
     trades: Int[np.ndarray, " accounts"]  # positions
     closed: pd.DataFrame  # a row for each closed position, see `AccountRecord.trades`
     orders: Float[np.ndarray, "orders numbers"]
-    """Coefficient and take-profit in percent of every order that filled, by day, or the scores of all columns at every
-    rebalancing of the first account; empty if the policy traded outside the environment."""
+    """By day, coefficient, take-profit in percent, and days held until the policy or the end closed the position
+    (infinity: the rules did), of every order that filled, or the scores of all columns at every rebalancing of the
+    first account; empty if the policy traded outside the environment."""
     unfunded: int = 0  # orders of all accounts that could not be paid for
 
     @property
@@ -93,15 +94,11 @@ def simulate(
     require_range("days to trade", len(days), least=2)
     env = make_environment(prices, rules, 1, accounts, account=account, capacity=capacity)
     env.record_agent(0)
-    orders = []
-    for day in play_days(env, policy, window_options([days.start] * accounts, len(days) - 1, len(days))):
-        if rules.mode == "weights":
-            orders.append(day.action[0, :1, :, 0].numpy())
-            continue
-        fills = day.info["fills"]
-        target = day.action.reshape(-1, 2)[fills.cell, 1].nan_to_num(rules.min_target)
-        target = target.clamp(rules.min_target, rules.max_target)
-        orders.append(np.column_stack([fills.coefficient, target.numpy()]))
+    played = play_days(env, policy, window_options([days.start] * accounts, len(days) - 1, len(days)))
+    if rules.mode == "weights":
+        orders = np.concatenate([day.action[0, :1, :, 0].numpy() for day in played])
+    else:
+        orders = _orders(played, rules, accounts * prices.shape[1])
     curves, trades = env.record.equity(), env.record.trades()
     return Simulation(
         equity=curves["equity"].to_numpy().reshape(accounts, -1),
@@ -109,9 +106,28 @@ def simulate(
         traded=env.record.traded(),
         trades=np.bincount(trades["window"], minlength=accounts),
         closed=trades,
-        orders=np.concatenate(orders),
+        orders=orders,
         unfunded=int(env.get_episode_summary().get("unfunded", torch.tensor(0))),
     )
+
+
+def _orders(played: Iterator[Day], rules: TradingRules, cells: int) -> Float[np.ndarray, "orders 3"]:
+    """Return coefficient, take-profit and days held of every order that filled, see `Simulation`."""
+    orders, exits = [np.zeros((0, 3))], [np.zeros((2, 0))]
+    count, order_of = 0, np.zeros(cells, np.int64)  # the order that opened the position of a cell
+    for day in played:
+        held, fills, closes = day.observation["held_days"].flatten().numpy(), day.info["fills"], day.info["closes"]
+        asked = day.action.reshape(-1, 2)[fills.cell, 1].nan_to_num(rules.min_target)
+        target = asked.clamp(rules.min_target, rules.max_target).numpy()
+        exits.append(np.stack([order_of[day.info["exits"]], held[day.info["exits"]]]))
+        orders.append(np.column_stack([fills.coefficient, target, np.full(len(target), np.inf)]))
+        order_of[fills.cell] = np.arange(count, count := count + len(target))
+        ended = closes.cell[closes.reason == CLOSE_REASONS.index("window_end")]
+        exits.append(np.stack([order_of[ended], held[ended] + 1.0]))
+    result = np.concatenate(orders)
+    order, days = np.concatenate(exits, axis=1)
+    np.minimum.at(result[:, 2], order.astype(np.int64), days)  # an exit that did not fill was ordered again
+    return result
 
 
 def preferences(

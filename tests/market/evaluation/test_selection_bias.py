@@ -2,10 +2,11 @@
 
 import math
 from itertools import combinations
+from pathlib import Path
 
 import numpy as np
 import pytest
-from scipy import stats
+from scipy import optimize, stats
 
 from eigen2.market.evaluation.selection_bias import (
     deflated_sharpe_ratio,
@@ -15,6 +16,23 @@ from eigen2.market.evaluation.selection_bias import (
 )
 
 DAY = 1 / math.sqrt(250)
+ROOT = Path(__file__).parents[3]
+
+
+def test_how_high_a_sharpe_ratio_the_page_asks_for() -> None:
+    """Of 400 independent agents without skill, at a deflated Sharpe ratio of 0.95."""
+    for days, sharpe in ((252, 4.7), (504, 3.3), (1000, 2.3)):
+        threshold = expected_best_sharpe(1 / (days - 1), 400)
+        found = optimize.brentq(
+            lambda a_year, days=days, threshold=threshold: (
+                probabilistic_sharpe_ratio(a_year / math.sqrt(252), threshold, days) - 0.95
+            ),
+            0,
+            20,
+        )
+        assert found == pytest.approx(sharpe, abs=0.05)
+    text = " ".join((ROOT / "docs" / "backtest.md").read_text().split())
+    assert "takes a Sharpe ratio of 4.7 a year on 252 days, of 3.3 on 504 and of 2.3 on 1,000" in text
 
 
 def test_the_worked_example_of_the_deflated_sharpe_ratio() -> None:

@@ -55,11 +55,14 @@ class TestSimulate:
         assert simulation.traded == pytest.approx([shares * 210 + second * 220])
         assert simulation.trades.tolist() == [2]
         assert simulation.exposure[0] == pytest.approx([0, shares * 100, 0, 0])
-        assert simulation.orders.tolist() == [[2, 10], [2, 10]]
+        assert simulation.orders.tolist() == [[2, 10, np.inf], [2, 10, 1]]
 
     def test_targets_of_orders_are_those_that_counted(self) -> None:
         for asked, target in ((1e9, 50), (-5, 10), (NAN, 10)):
-            assert simulate(flat(3), rules(), MONEY, range(0, 3), always(0, 2, asked)).orders[0].tolist() == [2, target]
+            assert simulate(flat(3), rules(), MONEY, range(0, 3), always(0, 2, asked)).orders[0, :2].tolist() == [
+                2,
+                target,
+            ]
 
     def test_an_order_without_money_opens_nothing(self) -> None:
         poor, everything = AccountRules(unit_share=1.0), torch.full((1, 1, 2, 2), 5.0)
@@ -192,7 +195,7 @@ def test_momentum_of_a_year_without_its_last_month() -> None:
 
 
 class TestRandomBaseline:
-    ORDERS = np.column_stack([np.linspace(1, 5, 30), np.linspace(10, 50, 30)])
+    ORDERS = np.column_stack([np.linspace(1, 5, 30), np.linspace(10, 50, 30), np.full(30, np.inf)])
     DAYS = range(20, 110)
 
     def play(self, opens: int = 1, accounts: int = 20, seed: int = 0, **changes: Any) -> Simulation:
@@ -203,8 +206,8 @@ class TestRandomBaseline:
     @pytest.mark.parametrize("opens", [1, 3])
     def test_every_account_gives_each_order_once(self, opens: int) -> None:
         simulation = self.play(opens, max_leverage=100.0)
-        given = simulation.orders[np.lexsort(simulation.orders.T)]
-        expected = np.repeat(self.ORDERS, 20, axis=0)
+        given = simulation.orders[np.lexsort(simulation.orders.T[:2]), :2]
+        expected = np.repeat(self.ORDERS[:, :2], 20, axis=0)
         np.testing.assert_allclose(given, expected[np.lexsort(expected.T)], rtol=1e-6)
         assert simulation.trades.tolist() == [30] * 20
 
@@ -239,6 +242,32 @@ class TestRandomBaseline:
             action = policy({"day": torch.tensor([[day]]), "held_days": held})
             assert (action[0, 0, :, 0] >= 1).tolist() == [False, False, True, True]
 
+    @pytest.mark.parametrize("execution", ["next_open", "close"])
+    def test_positions_are_held_as_long_as_those_of_the_other_policy(self, execution: str) -> None:
+        prices = SyntheticMarket(days=120, columns=20, seed=5, missing=0.02).prices()
+        trading = rules(execution=execution, early_close=True, min_target=60, max_target=90)
+
+        def for_days(seen: dict[str, Tensor]) -> Tensor:
+            """Buy a column a day, and sell after 2 or, what was bought on an even day, 6 days."""
+            day, held = int(seen["day"].flatten()[0]), seen["held_days"]
+            action = torch.zeros(*held.shape, 2)
+            long = (day - held) % 2 == 1
+            action[..., 0] = 2.0 * ((held > 0) & (held < torch.where(long, 6, 2)))
+            action[..., day * 7 % 20, 0] = 2
+            return action
+
+        simulation = simulate(prices, trading, AccountRules(), self.DAYS, for_days)
+        # a day without a price is one more, and the end comes before
+        assert {2, 6} <= {*simulation.orders[:-5, 2]} <= {2, 3, 6, 7}
+        policy = random_baseline(prices, trading, simulation.orders, self.DAYS, 100, np.random.default_rng(0))
+        others = simulate(prices, trading, AccountRules(), self.DAYS, policy, 100)
+        assert others.measures()["exposure"] == pytest.approx(simulation.measures()["exposure"], rel=0.05)
+        ends = others.closed.query("exit_day < 109 and reason == 6")
+        days = (ends["exit_day"] - ends["entry_day"]).value_counts(normalize=True)
+        own = simulation.closed.query("exit_day < 109 and reason == 6")
+        expected = (own["exit_day"] - own["entry_day"]).value_counts(normalize=True)
+        assert days[expected.index].to_numpy() == pytest.approx(expected.to_numpy(), abs=0.05)
+
     def test_an_order_waits_until_a_column_is_free(self) -> None:
         policy = random_baseline(flat(5, 2), rules(), self.ORDERS[:3], range(0, 4), 1, np.random.default_rng(2))
         given = []
@@ -264,7 +293,7 @@ def test_no_order_depends_on_later_days(make: Callable[..., Policy] | None) -> N
     altered[change:] *= np.random.default_rng(0).uniform(0.5, 2, (1, 8, 1)).astype(np.float32)
 
     def play(prices: np.ndarray) -> np.ndarray:
-        orders = np.full((40, 2), (2.0, 20.0))
+        orders = np.full((40, 3), (2.0, 20.0, 3.0))
         rng = np.random.default_rng(3)
         policy = make(prices, trading) if make else random_baseline(prices, trading, orders, days, 1, rng)
         return simulate(prices, trading, MONEY, days, policy).equity[0]
