@@ -86,16 +86,15 @@ class DurableCheckpointIO(TorchCheckpointIO):
 class _Checkpoint(ModelCheckpoint):
     """One file in the run's folder; a write that the disk refuses is retried after the next generation."""
 
-    def __init__(self, dirpath: str | None, name: str, **options: Any) -> None:
+    def __init__(self, name: str, **options: Any) -> None:
         options |= {"save_top_k": 1, "enable_version_counter": False, "save_on_train_epoch_end": True}
-        super().__init__(dirpath=dirpath, filename=Path(name).stem, **options)
+        super().__init__(filename=Path(name).stem, **options)
         self._name = name
         self._overdue = False
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Find the folder; raises UserError if a link leads from the run's folder out of it."""
-        if self.dirpath is None:
-            (Folder(trainer.default_root_dir) / "checkpoints").file(self._name)
+        """Find `checkpoints` in the run's folder; raises UserError if a link leads out of that."""
+        (Folder(trainer.default_root_dir) / "checkpoints").file(self._name)
         super().setup(trainer, pl_module, stage)
 
     @property
@@ -155,13 +154,12 @@ class GenerationCheckpoint(_Checkpoint):
     line takes the newest intact one before it, see `newest_intact`.
 
     Args:
-        dirpath: folder; null takes `checkpoints` in the run's folder.
         keep: number of checkpoints to keep, the last one included (1 or more). Each contains the whole replay buffer.
     """
 
-    def __init__(self, dirpath: str | None = None, keep: int = 2) -> None:
+    def __init__(self, keep: int = 2) -> None:
         require_range("keep of GenerationCheckpoint", keep, least=1)
-        super().__init__(dirpath, LAST)
+        super().__init__(LAST)
         self.keep = keep
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
@@ -198,13 +196,10 @@ class ChampionCheckpoint(_Checkpoint):
     """Saves `best.ckpt`: the whole state of the generation whose champion had the best validation fitness.
 
     List it before `GenerationCheckpoint`, so that `last.ckpt` contains its state.
-
-    Args:
-        dirpath: folder; null takes `checkpoints` in the run's folder.
     """
 
-    def __init__(self, dirpath: str | None = None) -> None:
-        super().__init__(dirpath, BEST, monitor="champion/validation_fitness", mode="max")
+    def __init__(self) -> None:
+        super().__init__(BEST, monitor="champion/validation_fitness", mode="max")
 
 
 def _delete(path: Path) -> None:

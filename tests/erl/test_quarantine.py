@@ -322,7 +322,7 @@ def stopped(folder: Path, *callbacks: Callback, **settings: Any) -> RunStopped:
     """How a run ends that checkpoints every generation."""
     module = ERLModule(**{"population_size": 4, "gradient_steps": STEPS, "accumulate": ACCUMULATE, **settings})
     trainer = make_trainer(
-        *callbacks, GenerationCheckpoint(str(folder)), epochs=4, default_root_dir=folder, enable_checkpointing=True
+        *callbacks, GenerationCheckpoint(), epochs=4, default_root_dir=folder, enable_checkpointing=True
     )
     with pytest.raises(RunStopped) as stop:
         trainer.fit(module, datamodule=ProbeRollouts(AIM))
@@ -337,7 +337,7 @@ def test_if_all_fail_the_run_stops_with_the_last_checkpoint(settings: dict[str, 
     for words in (f"all agents ({agents}) failed in generation 2", "critic weights", "model.critic_lr"):
         assert words in str(stop)
     assert "\n" not in str(stop)
-    last = torch.load(tmp_path / "last.ckpt", weights_only=True)
+    last = torch.load(tmp_path / "checkpoints" / "last.ckpt", weights_only=True)
     assert last["epoch"] == 1
     weights = [value for name, value in last["state_dict"].items() if name.endswith(("n.actor", "n.critic"))]
     assert len(weights) == 2

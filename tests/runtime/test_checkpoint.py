@@ -233,17 +233,19 @@ def test_a_disk_that_takes_any_part_of_a_file_raises_oserror_and_keeps_the_old_o
 
 
 def test_a_run_resumed_from_an_earlier_generation_leaves_none_of_the_abandoned_ones(tmp_path: Path) -> None:
+    folder = tmp_path / "checkpoints"
+
     def fit(epochs: int, ckpt_path: Path | None = None) -> list[int]:
-        keeper = GenerationCheckpoint(str(tmp_path), keep=3)
+        keeper = GenerationCheckpoint(keep=3)
         settings = {"default_root_dir": tmp_path, "enable_checkpointing": True, "plugins": [DurableCheckpointIO()]}
         trainer = make_trainer(keeper, epochs=epochs, **settings)
         trainer.fit(ERLModule(population_size=2, gradient_steps=1), ProbeRollouts(AIM), ckpt_path=ckpt_path)
-        return [verify_checksum(path) for path in (tmp_path / "last.ckpt", *earlier_checkpoints(tmp_path))]
+        return [verify_checksum(path) for path in (folder / "last.ckpt", *earlier_checkpoints(folder))]
 
     assert fit(6) == [5, 4, 3]
-    keeper = GenerationCheckpoint(str(tmp_path), keep=3)
+    keeper = GenerationCheckpoint(keep=3)
     trainer = Trainer(fast_dev_run=True, default_root_dir=tmp_path, callbacks=keeper, accelerator="cpu")
     trainer.fit(ERLModule(population_size=2, gradient_steps=1), ProbeRollouts(AIM))
-    assert len(earlier_checkpoints(tmp_path)) == 2  # a trial deletes nothing
-    assert fit(5, tmp_path / "generation-00003.ckpt") == [4, 3]  # of the 4 and 5 that were, none is left
-    assert fit(7, tmp_path / "last.ckpt") == [6, 5, 4]
+    assert len(earlier_checkpoints(folder)) == 2  # a trial deletes nothing
+    assert fit(5, folder / "generation-00003.ckpt") == [4, 3]  # of the 4 and 5 that were, none is left
+    assert fit(7, folder / "last.ckpt") == [6, 5, 4]

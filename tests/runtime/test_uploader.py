@@ -177,7 +177,7 @@ def fit(root: Path, *callbacks: Callback, epochs: int = 4, module: LightningModu
         logger=False,
         enable_progress_bar=False,
         enable_model_summary=False,
-        callbacks=[*callbacks, GenerationCheckpoint(str(root / "checkpoints"))],
+        callbacks=[*callbacks, GenerationCheckpoint()],
         plugins=[DurableCheckpointIO()],
     )
     trainer.fit(module or Tiny())
