@@ -32,10 +32,10 @@ class MemoryBudget(Callback):
         """Choose the budget.
 
         Args:
-            memory_budget_gb: GB (10^9 bytes) of resident memory that the process may use, without pages of files,
-                above 0. Default none: only what limits the process from outside.
-            memory_budget_share: The same as a share of what control groups and the machine allow it, above 0 and at
-                most 1: 0.5 for each of two runs. With both, the smaller counts. Default none.
+            memory_budget_gb: GB (10^9 bytes) of resident memory that each process of the run may use, without pages of
+                files, above 0. Default none: only what limits the process from outside.
+            memory_budget_share: The same as a share of what control groups and the machine allow, above 0 and at most
+                1: 0.5 for each of two runs of one process. With both, the smaller counts. Default none.
 
         Raises:
             ValueError: A number is out of its range.

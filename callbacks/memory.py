@@ -117,7 +117,10 @@ class MemoryProfiler(Callback):
         for logger in trainer.loggers:
             logger.log_metrics(snapshot.metrics(), step=trainer.current_epoch)
         if self._watch is not None:
-            self._print_once(self._watch.generation_end(snapshot))
+            lines = self._watch.generation_end(snapshot)
+            if lines and not trainer.is_global_zero:  # which may not leak itself
+                log.warning("process %d: %s", trainer.global_rank, lines[0].strip())
+            self._print_once(lines)
             self.leak = self._watch.leak
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:

@@ -25,6 +25,7 @@ from eigen2.core.export import ExportedChampion
 from eigen2.distributed.strategy import check_processes
 from eigen2.errors import UserError
 from eigen2.memory.estimate import PeakEstimate, processes_here
+from eigen2.runtime.logger import RunLogger
 from eigen2.runtime.phases import PHASES, PhaseClock
 from eigen2.runtime.run_folder import RunFolder, describe_script
 from eigen2.runtime.trainer_checks import check_batches, check_trainer
@@ -159,8 +160,9 @@ class GenerationModule(LightningModule, ABC, Generic[Data]):
         self._built = True
 
     def begin_generation(self) -> None:
-        """Start the generation's clock."""
+        """Start the generation's clock, and tell the loggers."""
         self.clock.new_generation()
+        self._announce_generation()
         self.generations_run = self.current_epoch + 1
 
     def validation_step(self, batch: int, batch_idx: int) -> None:
@@ -189,8 +191,14 @@ class GenerationModule(LightningModule, ABC, Generic[Data]):
             group["lr"] = rate
         for logger in self.loggers:
             logger.log_hyperparams({"seed": self.seed, **self.settings()})
+        self._announce_generation()
         if not any(isinstance(callback, RunFolder) for callback in self.trainer.callbacks):  # type: ignore[attr-defined]
             describe_script(self.trainer, self, self.config())
+
+    def _announce_generation(self) -> None:
+        for logger in self.loggers:
+            if isinstance(logger, RunLogger):
+                logger.begin(self.current_epoch)
 
     def on_validation_epoch_end(self) -> None:
         """Hand the generation's metrics to loggers and callbacks, once all of them are known."""

@@ -21,7 +21,7 @@ from eigen2 import compat
 from eigen2.distributed.communicator import in_contact
 from eigen2.distributed.rendezvous import LOOPBACK, listen, loopback_interface, rendezvous, watched
 from eigen2.errors import LOST_CONTACT, UserError, require_range
-from eigen2.runtime.checkpoint import CHECKSUM, write_part
+from eigen2.runtime.checkpoint import CHECKSUM, delete_unused_parts, write_part
 
 Plain = TypeVar("Plain")
 
@@ -148,6 +148,8 @@ class PopulationStrategy(DDPStrategy):
                     raise OSError("; ".join(refused)[:200])
                 return
         super().save_checkpoint(checkpoint, filepath, storage_options)
+        if part is not None and self.is_global_zero:
+            delete_unused_parts(Path(filepath).parent)  # Lightning's own checkpoint IO does not
 
     def _gather_text(self, text: str) -> list[str]:
         """Return the first 200 bytes of every process's text, by rank."""

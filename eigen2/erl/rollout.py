@@ -101,6 +101,8 @@ class Rollout:
             if place is not None:
                 own[place] = self._play_alone(population.agents[place])
         by_window = communicator.gather({"fitness": own}, "validation fitness")["fitness"]
+        # every process has played the mean, but processors may round it differently
+        mean = communicator.broadcast({"mean": mean[None]}, 0, "validation fitness")["mean"][0]
         state.validation, state.mean_validation = by_window.mean(1), float(mean.mean())
         validated = float(state.validation[fittest]) if torch.isfinite(state.fitness[fittest]) else math.nan
         luckiest = state.reliability < RELIABLE and math.isfinite(state.mean_validation)

@@ -94,7 +94,9 @@ class _Checkpoint(ModelCheckpoint):
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Find `checkpoints` in the run's folder; raises UserError if a link leads out of that."""
-        (Folder(trainer.default_root_dir) / "checkpoints").file(self._name)
+        folder = Folder(trainer.default_root_dir) / "checkpoints"
+        folder.file(self._name)
+        self.dirpath = str(folder)  # Lightning would take that of the first logger
         super().setup(trainer, pl_module, stage)
 
     @property
@@ -315,11 +317,12 @@ def read_part(path: Path) -> dict[str, Any]:
 
 
 def delete_unused_parts(folder: Path) -> None:
-    """Delete parts, and drafts of parts, that no checkpoint in `folder` lists; files of other names are the user's."""
+    """Delete parts, and drafts of parts, that no checkpoint in `folder` lists, whatever its name."""
     parts = Folder(folder) / PARTS
     written = [path for path in parts.path.glob("*") if PART_FILE.fullmatch(path.name)]
     try:
-        used = {part for path in folder.glob("*.ckpt") for part in listed_parts(path)} if written else set()
+        files = [path for path in folder.iterdir() if path.is_file()] if written else []
+        used = {part for path in files for part in listed_parts(path)}
         for path in written:
             if path not in used:
                 parts.delete(path.name)

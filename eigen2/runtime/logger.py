@@ -98,6 +98,7 @@ class RunLogger(Logger):
         self._writer: Any = DummyLogger().experiment
         self._row: dict[str, float] = {}
         self._generation: int | None = None
+        self._begun: int | None = None
         self._warned: int | None = None
         self._pending: deque[tuple[int, Summary]] = deque(maxlen=MAX_PENDING)
 
@@ -119,14 +120,18 @@ class RunLogger(Logger):
     def log_hyperparams(self, *args: Any, **kwargs: Any) -> None:
         """Do nothing: all settings lie in config.yaml."""
 
+    def begin(self, generation: int) -> None:
+        """Take scalars of this generation alone from now on: Lightning's monitors count batches as steps."""
+        self._begun = generation
+
     @rank_zero_only
     def log_metrics(self, metrics: Mapping[str, float | torch.Tensor], step: int | None = None) -> None:
         """Log scalars of generation `step`, which must not decrease; NaN stands for no value and draws no point.
 
         What Lightning itself logs, of `validate`, `test` and calls of `self.log`, is left out: it has the key `epoch`,
-        and its steps are batches.
+        and its steps are batches. So are those of its monitors, of other steps than the generation that has begun.
         """
-        if "epoch" in metrics:
+        if "epoch" in metrics or (self._begun is not None and step != self._begun):
             return
         if step is None or (self._generation is not None and step < self._generation):
             raise ValueError(f"metrics of generation {step} cannot follow generation {self._generation}")
@@ -162,7 +167,7 @@ class RunLogger(Logger):
     @rank_zero_only
     def finalize(self, status: str) -> None:
         """Close both files; an unfinished generation leaves no row. A further fit resumes them."""
-        self._row, self._generation = {}, None
+        self._row, self._generation, self._begun = {}, None, None
         self._csv.close()
         if self._events is not None:
             self._events.close()

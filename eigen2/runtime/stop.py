@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 
-from eigen2.errors import RunStopped, require_range
+from eigen2.errors import LOST_CONTACT, RunStopped, require_range
 from eigen2.runtime.signals import CODES, handling, requeue
 
 
@@ -36,10 +36,11 @@ class GracefulStop(Callback):
         self._handlers: dict[int, Any] = {}
         self._began = self._took_s = 0.0
         self._trainer: Trainer | None = None
+        self._requeued: str | None = None
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Install the handlers, in place of Lightning's too, which would save within a generation."""
-        self._trainer, self._received, self._took_s = trainer, None, 0.0
+        self._trainer, self._received, self._requeued, self._took_s = trainer, None, None, 0.0
         self._handlers = {signum: signal.signal(signum, self._handle) for signum in (*CODES, signal.SIGALRM)}
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -69,7 +70,12 @@ class GracefulStop(Callback):
                 signal.signal(signum, handler)
             self._handlers, self._received = {}, None
 
-    on_exception = teardown
+    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+        """Queue the SLURM job again if another process ended before this one could; restore the handlers."""
+        lost = isinstance(exception, RunStopped) and exception.code == LOST_CONTACT
+        if lost and self._received == signal.SIGUSR1 and trainer.is_global_zero:
+            sys.stderr.write(f"{self._requeue()}\n")
+        self.teardown()
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         assert self._trainer is not None
@@ -80,8 +86,11 @@ class GracefulStop(Callback):
         left_s = self._took_s - (time.monotonic() - self._began)
         generation = self._trainer.current_epoch
         if again or left_s > self.grace_seconds or self.grace_seconds == 0:
-            raise self._stopped(self._received, f"within generation {generation}, which is repeated on a resume")
-        # again every second, as an exception raised while an object is finalised is lost
+            signal.setitimer(signal.ITIMER_REAL, 0)  # SLURM may take longer than a second to answer
+            stopped = self._stopped(self._received, f"within generation {generation}, which is repeated on a resume")
+            # again every second, as an exception raised while an object is finalised is lost
+            signal.setitimer(signal.ITIMER_REAL, 1.0, 1.0)
+            raise stopped
         signal.setitimer(signal.ITIMER_REAL, self.grace_seconds, 1.0)
         sys.stderr.write(
             f"{self._received.name}: the run ends after generation {generation}, within {self.grace_seconds:g} s; "
@@ -94,8 +103,14 @@ class GracefulStop(Callback):
 
     def _stopped(self, received: signal.Signals, when: str) -> RunStopped:
         first = self._trainer is None or self._trainer.is_global_zero
-        more = f"; {requeue()}" if received == signal.SIGUSR1 and first else ""
+        more = f"; {self._requeue()}" if received == signal.SIGUSR1 and first else ""
         return RunStopped(f"stopped by {received.name} {when}; --ckpt_path last resumes{more}", CODES[received])
+
+    def _requeue(self) -> str:
+        """Ask SLURM once to queue this job again; return one line about the result."""
+        if self._requeued is None:
+            self._requeued = requeue()
+        return self._requeued
 
 
 @contextmanager

@@ -188,6 +188,9 @@ class CheckpointUploader(Callback):
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Check the settings, and load the library before memory is measured."""
+        uploaders = [callback for callback in trainer.callbacks if isinstance(callback, CheckpointUploader)]  # type: ignore[attr-defined]
+        if len(uploaders) > 1:
+            raise UserError(f"trainer.callbacks has {len(uploaders)} CheckpointUploaders: name one bucket")
         if stage == "fit" and trainer.is_global_zero and not trainer.fast_dev_run:  # type: ignore[attr-defined]
             self._place = resolve(*self._where, Path(trainer.default_root_dir))
 

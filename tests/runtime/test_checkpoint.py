@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from lightning.pytorch import Trainer
+from lightning.pytorch.loggers import CSVLogger
 
 from eigen2.cli.main import main
 from eigen2.erl.module import ERLModule
@@ -21,6 +22,7 @@ from eigen2.runtime.checkpoint import (
     earlier_checkpoints,
     keep_earlier,
     newest_intact,
+    write_part,
 )
 from eigen2.runtime.checksums import verify_checksum, write_checksum
 from tests.command import eigen2, in_fork
@@ -249,3 +251,19 @@ def test_a_run_resumed_from_an_earlier_generation_leaves_none_of_the_abandoned_o
     assert len(earlier_checkpoints(folder)) == 2  # a trial deletes nothing
     assert fit(5, folder / "generation-00003.ckpt") == [4, 3]  # of the 4 and 5 that were, none is left
     assert fit(7, folder / "last.ckpt") == [6, 5, 4]
+
+
+def test_another_logger_does_not_move_the_checkpoints(tmp_path: Path) -> None:
+    settings = {"default_root_dir": tmp_path, "enable_checkpointing": True, "plugins": [DurableCheckpointIO()]}
+    trainer = make_trainer(GenerationCheckpoint(), logger=CSVLogger(tmp_path / "elsewhere"), **settings)
+    trainer.fit(ERLModule(population_size=2, gradient_steps=1), ProbeRollouts(AIM))
+    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["last.ckpt"]
+
+
+def test_parts_are_kept_for_checkpoints_of_any_name(tmp_path: Path) -> None:
+    part = write_part(tmp_path / "final.pt", {"weights": torch.ones(2)}, 0, 1)
+    unused = write_part(tmp_path / "final.pt", {"weights": torch.zeros(2)}, 0, 1)
+    DurableCheckpointIO().save_checkpoint({"epoch": 1, "parts": [part]}, tmp_path / "final.pt")
+    assert [path.stem for path in (tmp_path / "parts").iterdir()] == [part] != [unused]
+    DurableCheckpointIO().save_checkpoint({"epoch": 2}, tmp_path / "last.ckpt")
+    assert [path.stem for path in (tmp_path / "parts").iterdir()] == [part]

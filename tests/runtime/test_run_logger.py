@@ -5,12 +5,16 @@ import os
 import shutil
 from pathlib import Path
 
+import pandas as pd
 import pytest
 from lightning.pytorch import Trainer
+from lightning.pytorch.callbacks import LearningRateMonitor
 from lightning.pytorch.demos.boring_classes import BoringModel
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from eigen2.erl.module import ERLModule
 from eigen2.runtime.logger import EventFile, RunLogger
+from tests.erl.probe import AIM, ProbeRollouts, make_trainer
 
 
 class Logging(BoringModel):
@@ -91,3 +95,14 @@ def test_a_folder_that_is_deleted_leaves_no_file_open(tmp_path: Path) -> None:
         opened.append(len(os.listdir("/dev/fd")))
     assert opened == opened[:1] * 3
     logger.finalize("success")
+
+
+def test_lightnings_monitors_leave_generations_alone(tmp_path: Path) -> None:
+    """Their steps are batches: the module's row of generation 0 came after one of step 1."""
+    root = tmp_path / "run"
+    module, data = ERLModule(population_size=2, gradient_steps=3), ProbeRollouts(AIM)
+    monitors = [LearningRateMonitor("step"), LearningRateMonitor("epoch")]
+    make_trainer(*monitors, epochs=3, logger=RunLogger(str(root)), default_root_dir=root).fit(module, data)
+    table = pd.read_csv(root / "metrics.csv")
+    assert table["generation"].tolist() == [0, 1, 2]
+    assert table["fitness/mean"].notna().all()

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,10 +12,13 @@ from typing import Any
 import pytest
 import torch
 from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.demos.boring_classes import BoringModel
 from lightning.pytorch.trainer.states import TrainerStatus
 
+from eigen2.errors import LOST_CONTACT, RunStopped
 from eigen2.runtime import signals, stop
 from eigen2.runtime.checksums import verify_checksum
+from tests.erl.probe import make_trainer
 from tests.runs import finish, metrics, run, same, state
 
 
@@ -167,3 +171,44 @@ def test_once_the_run_ends_the_alarm_leaves_its_end_alone() -> None:
         trainer.state.status = TrainerStatus.INTERRUPTED
         os.kill(os.getpid(), signal.SIGALRM)
         assert signal.getitimer(signal.ITIMER_REAL) == (0, 0)
+
+
+def slow_scheduler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Make a scheduler that answers after 1.5 seconds; return the file in which it counts its calls."""
+    program, calls = tmp_path / "scontrol", tmp_path / "calls"
+    program.write_text(f"#!/bin/sh\necho >> {calls}\nexec sleep 1.5\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.setenv("SLURM_JOB_ID", "77")
+    return calls
+
+
+def test_a_slow_scheduler_is_asked_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The alarm that ends the grace period goes off every second."""
+    calls = slow_scheduler(tmp_path, monkeypatch)
+
+    class Slow(BoringModel):
+        def on_train_batch_start(self, batch: object, batch_idx: int) -> None:
+            signal.raise_signal(signal.SIGUSR1)
+            time.sleep(60)
+
+    trainer = make_trainer(stop.GracefulStop(grace_seconds=0.1))
+    with pytest.raises(RunStopped, match="SLURM queued job 77 again"):
+        trainer.fit(Slow())
+    assert calls.read_text() == "\n"
+
+
+def test_the_job_is_queued_again_if_another_process_ended_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    calls = slow_scheduler(tmp_path, monkeypatch)
+
+    class Alone(BoringModel):
+        def on_train_batch_start(self, batch: object, batch_idx: int) -> None:
+            signal.raise_signal(signal.SIGUSR1)
+            raise RunStopped("lost contact", LOST_CONTACT)
+
+    with pytest.raises(RunStopped, match="lost contact"):
+        make_trainer(stop.GracefulStop()).fit(Alone())
+    assert calls.read_text() == "\n"
+    assert capsys.readouterr().err.splitlines()[-1] == "SLURM queued job 77 again"
