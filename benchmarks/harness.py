@@ -182,7 +182,7 @@ def run(name: str, benchmark: Benchmark, settings: Settings, options: argparse.N
         }
         for future in as_completed(futures):
             rows.write(futures[future], future.result())
-            print(f"{name}: measured {futures[future].case}, seed {futures[future].seed}", file=sys.stderr)
+            print(f"measured {futures[future].case}, seed {futures[future].seed}", file=sys.stderr)
     measured = {task: row for task in tasks if (row := rows.read(task)) is not None}
     if len(measured) < len(tasks):
         print(f"{name}: {len(measured)} of {len(tasks)} rows measured; the figures need all", file=sys.stderr)
@@ -226,6 +226,7 @@ def _end_with_parent() -> None:
 
 
 def _measure(measure: Callable[[Task, Settings, Path], Row], task: Task, settings: Settings, folder: Path) -> Row:
+    print(f"measuring {task.case}, seed {task.seed}", file=sys.stderr)
     del sys.argv[1:]  # Lightning warns about arguments that it does not know
     torch.set_num_threads(settings["threads"])
     for name in ("lightning.pytorch", "lightning.fabric"):

@@ -99,7 +99,9 @@ class Result:
         trainer = Trainer(default_root_dir=self.folder, devices=1, **SILENT, **QUIET)
         self.module.test_checks = checks
         self.module.generations_run = max(self.module.generations_run, generations_of(self._checkpoint))
-        trainer.test(self.module, self.data, ckpt_path=self._checkpoint, verbose=False)
+        with locked_folder(self.folder):
+            trainer.test(self.module, self.data, ckpt_path=self._checkpoint, verbose=False)
+            _write_report(self.folder)
         assert self.module.test_result is not None
         return self.module.test_result
 
@@ -122,6 +124,12 @@ class Result:
     @property
     def _checkpoint(self) -> str:
         return _best(self.folder)
+
+
+def _write_report(folder: Path) -> None:
+    from eigen2.report.page import write_report_or_warn  # imported after training, which needs the memory
+
+    write_report_or_warn(folder)
 
 
 def fit(
@@ -150,6 +158,7 @@ def fit(
         UserError: a setting is unknown or out of range, or the prices cannot be used.
     """
     require_range("generations", generations, least=1)
+    require_range("seed", seed, least=0, most=2**32 - 1)
     hide_library_messages()
     of_module, of_data = _split(settings)
     of_data |= {
@@ -182,6 +191,7 @@ def fit(
             **QUIET,
         )
         trainer.fit(module, data)
+        _write_report(root)
     return Result(module, data, root)
 
 

@@ -15,6 +15,7 @@ from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import LightningDataModule, Trainer
 from lightning.pytorch.callbacks import ProgressBar
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
+from lightning.pytorch.utilities.seed import isolate_rng
 from torch import distributed as dist
 
 from callbacks.budget import MemoryBudget, MemoryBudgetExceeded
@@ -200,15 +201,13 @@ class EigenCLI(LightningCLI):
         return {"trainer": used, "budget": vars(budget), "data": {"path": data.get("path")}}
 
     def _write_report(self, root: Path) -> None:
-        """Write the run's report; a failure is logged, as it must not fail the run."""
+        """Write the run's report, if it is asked for, and print where."""
         if not self._get(self.config, "report") or not self.trainer.is_global_zero:
             return
-        from eigen2.report.page import write_report  # imported after training, which needs the memory
+        from eigen2.report.page import write_report_or_warn  # imported after training, which needs the memory
 
-        try:
-            print(f"report       {write_report(root)}")
-        except (OSError, UserError) as error:
-            log.warning("could not write the report: %s", error)
+        if report := write_report_or_warn(root):
+            print(f"report       {report}")
 
 
 def warn_of_busy_cores(threads: int) -> None:
@@ -280,7 +279,14 @@ def reopened(folder: Path) -> tuple[GenerationModule[Any], LightningDataModule]:
     args = with_settings_of_fit(["test", "--ckpt_path=best", f"--{ROOT}={folder}"], str(folder))
     options = [arg for arg in args[1:] if not arg.startswith("--ckpt_path")]
     shown = ["--trainer.enable_progress_bar=false", "--trainer.enable_checkpointing=false"]
-    cli = _cli([*options, *shown], run=False, save_config_callback=None)
+    hide_library_messages()
+    threads, precision = torch.get_num_threads(), torch.get_float32_matmul_precision()
+    try:
+        with isolate_rng():
+            cli = _cli([*options, *shown], run=False, save_config_callback=None)
+    finally:  # the process is the caller's
+        torch.set_num_threads(threads)
+        torch.set_float32_matmul_precision(precision)
     return cli.model, cli.datamodule
 
 

@@ -64,7 +64,7 @@ class ControlEnvironment:
         self.max_episode_steps = int(first.spec.max_episode_steps or 0)
         self.observation_fields = {"state": Field(shape, torch.float32)}
         low, high = (torch.from_numpy(bound.astype(np.float32)) for bound in (space.low, space.high))
-        self._action_dtype, self._low, self._span = space.dtype, low, high - low
+        self._space, self._low, self._span = space, low, high - low
         self.action_shape = tuple(low.shape)
         count = len(self.copies)
         self._state, self._length = np.zeros((count, *shape), np.float32), np.zeros(count, np.int64)
@@ -98,7 +98,8 @@ class ControlEnvironment:
         self, action: Float32[Tensor, "agents windows ..."]
     ) -> tuple[dict[str, Tensor], Tensor, Tensor, Tensor, dict[str, Any]]:
         """Step the copies whose episode has not ended; the others keep their last state, with reward 0."""
-        native = action.numpy().astype(self._action_dtype).reshape(len(self.copies), *self.action_shape)
+        native = action.numpy().astype(self._space.dtype).reshape(len(self.copies), *self.action_shape)
+        native = native.clip(self._space.low, self._space.high)  # float32 may round beyond a bound
         self._reward[:] = 0
         for i in np.flatnonzero(~(self._terminated | self._truncated)):
             state, reward, self._terminated[i], self._truncated[i], _ = self.copies[i].step(native[i])

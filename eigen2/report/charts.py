@@ -95,6 +95,8 @@ def rank_ic(run: RunRecord) -> Chart | None:
     if run.rank_ic is None:
         return None
     daily = run.rank_ic.set_index("date").filter(regex=f" {RANKED_DAYS}$")
+    if bool(daily.isna().all(axis=None)):
+        return None
     sums = daily.cumsum().rename(columns=lambda name: name.rpartition(" ")[0])
     return _lines(sums.reset_index(), "date", "sum of Rank IC", ".1f", legend="ranked by")
 

@@ -2,6 +2,7 @@
 
 import base64
 import json
+import logging
 import re
 from functools import cache
 from importlib.resources import files
@@ -12,6 +13,7 @@ import vl_convert
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
+from eigen2.errors import UserError
 from eigen2.files import Folder, write
 from eigen2.market.evaluation.performance import daily_returns, format_measure
 from eigen2.report.charts import charts
@@ -19,9 +21,21 @@ from eigen2.report.record import TRADE, RunRecord, load
 from eigen2.runtime.provenance import describe_changes
 from eigen2.runtime.reliability import selection_verdict
 
+log = logging.getLogger(__name__)
+
 NUMBERS = dict(zip(("size", "entry", "exit", "gain, %", "profit"), TRADE, strict=True))  # column by heading
+FORMATS = {"entry": ".6g", "exit": ".6g"}  # of prices, which may be small
 CHANGES = {True: " and uncommitted changes", None: " with or without changes"}  # by whether there were any
 MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
+
+
+def write_report_or_warn(folder: Path) -> Path | None:
+    """Write a run's report and return its path; a failure is logged, as it must not fail the run."""
+    try:
+        return write_report(folder)
+    except (OSError, UserError) as error:
+        log.warning("could not write the report: %s", error)
+        return None
 
 
 def write_report(folder: Path, to: Path | None = None) -> Path:
@@ -168,7 +182,7 @@ def trades(run: RunRecord) -> list[dict[str, str]]:
             "opened": str(row["entry_date"])[:10],
             "closed": str(row["exit_date"])[:10],
             "calendar days": str((row["exit_date"] - row["entry_date"]).days),
-            **{name: f"{row[column]:z.2f}" for name, column in NUMBERS.items()},
+            **{name: format(row[column], FORMATS.get(name, "z.2f")) for name, column in NUMBERS.items()},
             "reason": str(row["reason"]),
         }
         for row in ([] if run.trades is None else run.trades.to_dict("records"))

@@ -46,6 +46,21 @@ def test_actions_reach_from_the_lowest_to_the_highest() -> None:
     assert made().native_action(unit)[:, 0].tolist() == [-2.0, 0.0, 2.0, 6.0, -2.0, 6.0]
 
 
+@pytest.mark.parametrize(("high", "dtype"), [(0.3, np.float64), (0.7, np.float32), (1.9, np.float32)])
+def test_actions_stay_within_the_space(high: float, dtype: type, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In float32, low + (high - low) may be more than high, and 0.3 more than that of float64."""
+    env, given = made(1, 1), []
+    env._space = space = gymnasium.spaces.Box(-high / 3, high, (1,), dtype)
+    low, top = (torch.from_numpy(bound.astype(np.float32)) for bound in (space.low, space.high))
+    env._low, env._span = low, top - low
+    monkeypatch.setattr(env.copies[0], "step", lambda action: given.append(action) or (0.0, 0.0, False, False, {}))
+    env.reset(options={"seeds": [0]})
+    for unit in (-1.0, 1.0):
+        env.step(env.native_action(torch.full((1, 1, 1), unit)))
+    assert all(space.contains(action) for action in given)
+    assert len(given) == 2
+
+
 def test_a_copy_that_ended_rests_and_nothing_resets_by_itself() -> None:
     """Count objects to a step after its end; of three steps, an action of 5 counts for two."""
     env = made(agents=2, windows=1, settings={"ends": 3}, max_episode_steps=10)

@@ -163,8 +163,8 @@ def test_trades_are_formatted_and_titled(tmp_path: Path) -> None:
     assert head == [
         *("ticker", "opened", "closed", "calendar days", "size", "entry", "exit", "gain, %", "profit", "reason")
     ]
-    assert first[3:] == ["14", "5.00", "69.60", "78.97", "13.46", "3364.00", "holding"]
-    assert second[3:] == ["14", "1.50", "1204.50", "1204.50", "0.00", "0.00", "holding"]
+    assert first[3:] == ["14", "5.00", "69.6", "78.97", "13.46", "3364.00", "holding"]
+    assert second[3:] == ["14", "1.50", "1204.5", "1204.5", "0.00", "0.00", "holding"]
     assert page.count('<td class="word">') == 4  # all else is flush right
     assert not re.search(r">-0\.0+( %)?<", page)
     assert "<dd>+0.0 %</dd>" in page

@@ -104,6 +104,10 @@ class MarketPanel:
     splits: Splits
     covered: float | None = None
 
+    def __deepcopy__(self, memo: object) -> MarketPanel:
+        """Return the panel itself, as it is read-only: Gymnasium copies the arguments of an environment."""
+        return self
+
     @property
     def tickers(self) -> tuple[str, ...]:
         """Return the names of the columns, sorted."""

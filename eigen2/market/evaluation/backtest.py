@@ -141,6 +141,7 @@ class Backtest:
                 traded=each.traded.sum(),
                 gains=each.closed[each.closed["shares"] != 0]["profit"].to_numpy(np.float64),
             )
+            | ({"trades": math.nan} if each.by_weights else {})
             for name, each in self.simulations.items()
             if name != "random"
         }

@@ -30,8 +30,11 @@ def daily_returns(equity: Series) -> Any:
 
 
 def total_return(equity: Series) -> PerAccount:
-    """Return the relative gain from the first day to the last; -1 is everything lost."""
-    return equity[..., -1] / equity[..., 0] - 1
+    """Return the relative gain from the first day to the last, or to ruin; -1 is everything lost."""
+    ruined = equity <= 0
+    last = np.where(ruined.any(-1), ruined.argmax(-1), equity.shape[-1] - 1)
+    final = np.take_along_axis(equity, last[..., None], -1)[..., 0]
+    return final / equity[..., 0] - 1
 
 
 def annualised_return(equity: Series) -> PerAccount:

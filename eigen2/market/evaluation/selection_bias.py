@@ -7,6 +7,8 @@ from statistics import NormalDist
 import numpy as np
 from jaxtyping import Float
 
+from eigen2.market.evaluation.performance import MIN_DEVIATION
+
 NORMAL = NormalDist()
 
 
@@ -44,10 +46,10 @@ def deflated_sharpe_ratio(
     Bailey and Lopez de Prado, "The Deflated Sharpe Ratio", 2014, equation 2. `returns` are daily, of the chosen trial;
     the variance of `trial_sharpes`, the daily Sharpe ratios of 2 or more trials, stands for that of all, but at least
     1 / (days - 1), that of independent trials without skill: a converged population's says nothing about the trials
-    before it. Above 0.95 is significant at the usual level; NaN where the returns do not vary.
+    before it. Above 0.95 is significant at the usual level; NaN where the returns vary by rounding alone.
     """
     mean, deviation = returns.mean(), returns.std(ddof=1)
-    if not deviation > 0:
+    if not deviation > MIN_DEVIATION:
         return math.nan
     away = (returns - mean) / returns.std()
     variance = max(float(trial_sharpes.var(ddof=1)), 1 / (len(returns) - 1))

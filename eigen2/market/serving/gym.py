@@ -81,7 +81,10 @@ class TradingEnv(gymnasium.Env[Any, Any]):
         rules: TradingRules | Mapping[str, Any] | None = None,
         account: AccountRules | Mapping[str, Any] | None = None,
         cache_dir: str | Path | None = None,
+        render_mode: str | None = None,
     ) -> None:
+        if render_mode is not None:
+            raise UserError(f"render_mode is {render_mode!r}; Trading-v0 draws nothing: leave it out")
         lengths = {"context_days": context_days, "trading_days": trading_days, "settlement_days": settlement_days}
         for name, value in lengths.items():
             if value is not None:

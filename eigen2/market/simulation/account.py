@@ -137,8 +137,9 @@ class Accounts:
             state.fill(0)
 
     def log_return_pct(self) -> Float[np.ndarray, " accounts"]:
-        """Return the log return since the reset, in percent, of what is left of the equity or of a millionth."""
-        growth: np.ndarray = np.log((self.equity / self.rules.initial_cash).clip(min=RUIN))
+        """Return the log return since the reset, in percent, of what is left, or of a millionth, as after ruin."""
+        left = np.where(self.ruined, 0, self.equity)
+        growth: np.ndarray = np.log((left / self.rules.initial_cash).clip(min=RUIN))
         return 100 * growth
 
     def cash_share(self) -> Float[np.ndarray, " accounts"]:

@@ -225,7 +225,8 @@ def random_baseline(
     due = np.stack([rng.choice(slots, len(orders), replace=False) for _ in range(accounts)])
     sizes = np.stack([rng.permutation(orders) for _ in range(accounts)]).astype(np.float32)
     placed = np.zeros(accounts, np.int64)
-    close_after = np.full((accounts, may_order.shape[1]), np.inf)  # days that the position of the last order is held
+    # of the last order of each column: its side, and the days that its position is held
+    side, close_after = np.zeros((2, accounts, may_order.shape[1]))
     rank = np.arange(min(most, may_order.shape[1]))
 
     def policy(seen: dict[str, Tensor]) -> Tensor:
@@ -238,10 +239,10 @@ def random_baseline(
         account, ordered = np.nonzero(rank < np.minimum(waiting, free.sum(1))[:, None])
         action = np.zeros((*free.shape, 2), np.float32)
         if rules.early_close:  # keep what is held for less
-            kept = np.sign(seen["coefficient"][0].numpy()) * (held < close_after)
-            action[..., 0] = rules.max_coefficient * kept
+            action[..., 0] = rules.max_coefficient * side * ((held > 0) & (held < close_after))
         given, column = sizes[account, placed[account] + ordered], columns[account, ordered]
-        action[account, column], close_after[account, column] = given[:, :2], given[:, 2]
+        action[account, column] = given[:, :2]
+        side[account, column], close_after[account, column] = np.sign(given[:, 0]), given[:, 2]
         placed[:] += np.bincount(account, minlength=accounts)
         return torch.from_numpy(action)[None]
 

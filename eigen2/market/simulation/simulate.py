@@ -56,6 +56,7 @@ class Simulation:
     """By day, coefficient, take-profit in percent, and days held until the policy or the end closed the position
     (infinity: the rules did), of every order that filled, or the scores of all columns at every rebalancing of the
     first account; empty if the policy traded outside the environment."""
+    by_weights: bool = False  # it holds target weights, so no position is opened or closed
     unfunded: int = 0  # orders of all accounts that could not be paid for
 
     @property
@@ -107,6 +108,7 @@ def simulate(
         trades=np.bincount(trades["window"], minlength=accounts),
         closed=trades,
         orders=orders,
+        by_weights=rules.mode == "weights",
         unfunded=int(env.get_episode_summary().get("unfunded", torch.tensor(0))),
     )
 

@@ -106,6 +106,12 @@ def test_drawdown_equals_the_worst_of_all_pairs(curve: np.ndarray) -> None:
     assert max_drawdown(curve) == pytest.approx(worst, abs=1e-12)
 
 
+def test_an_account_that_recovers_from_ruin_has_lost_all_the_same() -> None:
+    equity = np.array([[100.0, 50, -20, 180], [100, 50, 60, 180]])
+    assert total_return(equity) == pytest.approx([-1.2, 0.8])
+    assert annualised_return(equity)[0] == -1
+
+
 def test_nothing_is_gained_after_ruin() -> None:
     """What a ruined account loses further is no gain on a negative equity."""
     equity, exposure = np.array([[100.0, -2, -20, -10], [100, 101, 102, 103]]), np.full((2, 4), 50.0)

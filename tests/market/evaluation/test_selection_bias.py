@@ -35,6 +35,14 @@ def test_how_high_a_sharpe_ratio_the_page_asks_for() -> None:
     assert "takes a Sharpe ratio of 4.7 a year on 252 days, of 3.3 on 504 and of 2.3 on 1,000" in text
 
 
+def test_interest_alone_shows_no_skill() -> None:
+    """Daily returns of an account that trades nothing vary by rounding, so their Sharpe ratio would be huge."""
+    equity = 100_000 * (1 + 0.02 / 252) ** np.arange(252)
+    returns = equity[1:] / equity[:-1] - 1
+    assert 0 < returns.std() < 1e-15
+    assert math.isnan(deflated_sharpe_ratio(returns, 400, np.array([0.1, 0.2])))
+
+
 def test_the_worked_example_of_the_deflated_sharpe_ratio() -> None:
     """Its numerical example: 1,250 days, Sharpe 2.5 a year, skewness -3, kurtosis 10, trials of variance 1/2."""
     threshold = expected_best_sharpe(0.5 / 250, 100)

@@ -231,3 +231,11 @@ def test_bad_actions_are_refused(action: np.ndarray, words: str) -> None:
     env.reset(seed=0)
     with pytest.raises(UserError, match=words):
         env.step(action)
+
+
+def test_a_panel_is_shared_by_the_spec_of_an_environment() -> None:
+    env = gymnasium.make(ENV_ID, **SMALL, render_mode=None)
+    assert env.spec is not None
+    assert env.spec.kwargs["panel"] is PANEL
+    with pytest.raises(UserError, match="render_mode is 'human'"):
+        trading(render_mode="human")

@@ -1,5 +1,6 @@
 """The account: money worked out by hand, a plain reference, and what is kept of one agent among many."""
 
+import math
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from eigen2.errors import UserError
-from eigen2.market.simulation.account import TRADE, AccountRecord, AccountRules
+from eigen2.market.simulation.account import TRADE, AccountRecord, AccountRules, Accounts
 from eigen2.market.simulation.base import tie_breaks, window_options
 from eigen2.market.simulation.environment import TradingEnvironment, TradingRules
 from tests.market.simulation.episodes import (
@@ -88,6 +89,12 @@ def test_orders_of_a_day_share_what_is_left(
     account = account_of(flat(6, 3), trading, orders, money, days=4)
     assert account.trades().set_index("column")["shares"].to_dict() == pytest.approx(shares)
     assert account.equity()["exposure"].max() == pytest.approx(leverage * 100_000)
+
+
+def test_a_ruined_account_has_lost_all_though_it_recovers() -> None:
+    account = Accounts(AccountRules(), TradingRules(), 2, 1)
+    account.ruined[0] = True
+    assert account.log_return_pct() == pytest.approx([100 * math.log(1e-6), 0])
 
 
 def test_a_ruined_account_stays_ruined_until_it_is_reset() -> None:
