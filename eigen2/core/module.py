@@ -196,6 +196,7 @@ class GenerationModule(LightningModule, ABC, Generic[Data]):
             describe_script(self.trainer, self, self.config())
 
     def _announce_generation(self) -> None:
+        """Tell the loggers which generation begins, before monitors of Lightning log batches as steps."""
         for logger in self.loggers:
             if isinstance(logger, RunLogger):
                 logger.begin(self.current_epoch)

@@ -46,8 +46,8 @@ def tickers() -> Kind:
     return _tickers, f"rows without a ticker of at most {LONGEST_NAME} characters", "name it"
 
 
-def numbers(decimal: str = ".", thousands: str = "") -> Kind:
-    """Return the parser of numbers with this decimal mark, and perhaps this mark between thousands, in text."""
+def numbers(decimal: str, thousands: str) -> Kind:
+    """Return the parser of numbers with this decimal mark and, if not empty, this mark between thousands, in text."""
     parse = partial(_numbers, decimal=decimal, thousands=thousands)
     return parse, "values in column {} that are no numbers", "correct them, or leave the cells empty"
 
@@ -74,7 +74,7 @@ def _numbers(column: pa.Array, decimal: str, thousands: str) -> tuple[Float64[np
             column = column.cast(pa.float64())
     if pa.types.is_string(column.type):
         column = pc.utf8_trim(column, " \t$")
-        column = _plain(pc.if_else(pc.is_in(column, EMPTY_NUMBERS), None, column), decimal, thousands)
+        column = _plain_numbers(pc.if_else(pc.is_in(column, EMPTY_NUMBERS), None, column), decimal, thousands)
         with suppress(pa.ArrowInvalid):
             column = column.cast(pa.float64())
     if pa.types.is_floating(column.type):
@@ -87,8 +87,8 @@ def _numbers(column: pa.Array, decimal: str, thousands: str) -> tuple[Float64[np
     return np.asarray(numbers.astype(np.float64)), (numbers.isna() & raw.notna()).to_numpy()
 
 
-def _plain(column: pa.Array, decimal: str, thousands: str) -> pa.Array:
-    """Return numbers such as 1.234,5 and 12,3M as 1234.5 and 12.3e6; with thousands elsewhere, it stays no number."""
+def _plain_numbers(column: pa.Array, decimal: str, thousands: str) -> pa.Array:
+    """Return numbers such as 1.234,5 and 12,3M as 1234.5 and 12.3e6; a mark of thousands elsewhere stays."""
     if thousands:
         grouped = pc.match_substring_regex(
             column, rf"^[-+]?\d{{1,3}}([{thousands}]\d{{3}})+([{decimal}]\d*)?[KMBkmb]?$"
