@@ -155,7 +155,7 @@ TD3_ALONE: Arm = (LEARNER, ALONE)
 
 BENCHMARKS = {
     "mujoco": benchmark(
-        LOCOMOTION,
+        (*LOCOMOTION, "Ant-v5"),
         {"TD3 alone": TD3_ALONE, "ERL": (LEARNER, {}), "shared": (LEARNER, {"model.representation": "shared"})},
         steps=300_000,
         every=10_000,
