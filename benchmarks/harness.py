@@ -40,7 +40,8 @@ from eigen2.runtime.provenance import describe_run, processor
 ROOT = Path(__file__).parents[1]
 FIGURES = ROOT / "docs" / "figures"
 MB = 1e6
-UNUSED = ("threads", "seeds", "few", "arms", "tasks")  # settings that choose how, which and how many rows are measured
+CASES = ("arms", "tasks")  # settings that choose the cases
+UNUSED = ("threads", "seeds", "few", *CASES)  # settings that choose how, which and how many rows are measured
 MEASURED_ON = ("processor", "threads", "commit", "dirty")  # what a row says of where it was measured
 
 MODULES = {  # names of benchmarks by the module that defines them in `BENCHMARKS`
@@ -108,6 +109,7 @@ class Benchmark:
     tables: Callable[[Mapping[Task, Row]], Mapping[str, pd.DataFrame]] = lambda measured: {}
     key: Callable[[Task, Settings], object] = lambda task, settings: None  # what rows depend on besides settings
     show: Callable[[Figures], str] = as_json  # formats the figures for the terminal
+    uneven: bool = False  # whether figures are of the rows there are, at least one of every case
     fresh: bool = False  # whether finished rows, and rows of other commits, are measured again, as for speed
 
 
@@ -167,7 +169,7 @@ def settings_of(benchmark: Benchmark, options: argparse.Namespace) -> Settings:
 
 
 def run(name: str, benchmark: Benchmark, settings: Settings, options: argparse.Namespace) -> None:
-    """Measure the tasks that have no row, and write the figures once all have one."""
+    """Measure the tasks that have no row, and write the figures once there are rows enough."""
     tasks = list(benchmark.tasks(settings))
     selected = _select(tasks, options)
     machine = {**describe_machine(), "threads": settings["threads"]}  # before files change the work tree
@@ -183,9 +185,13 @@ def run(name: str, benchmark: Benchmark, settings: Settings, options: argparse.N
         for future in as_completed(futures):
             rows.write(futures[future], future.result())
             print(f"measured {futures[future].case}, seed {futures[future].seed}", file=sys.stderr)
+    if benchmark.uneven:
+        most = max(settings["seeds"], benchmark.settings["seeds"])
+        tasks = list(benchmark.tasks({**settings, **{name: benchmark.settings[name] for name in CASES}, "seeds": most}))
     measured = {task: row for task in tasks if (row := rows.read(task)) is not None}
-    if len(measured) < len(tasks):
-        print(f"{name}: {len(measured)} of {len(tasks)} rows measured; the figures need all", file=sys.stderr)
+    cases = {task.case for task in measured} if benchmark.uneven else set()
+    if absent := [task for task in tasks if task not in measured and task.case not in cases]:
+        print(f"{name}: no figures yet, as {absent[0].case}, seed {absent[0].seed}, is not measured", file=sys.stderr)
         return
     figures = {"machine": machine, **benchmark.figures(measured)}
     print(benchmark.show(figures))

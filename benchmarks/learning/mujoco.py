@@ -147,6 +147,7 @@ def benchmark(
         },
         {"steps": 2000, "every": 1000, "episodes": 1, "seeds": 1, "compile": False},
         key=key,
+        uneven=True,
     )
 
 

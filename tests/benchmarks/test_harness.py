@@ -75,6 +75,24 @@ def test_rows_are_measured_once_and_collected(patch: pytest.MonkeyPatch, tmp_pat
     assert measured[4:] == [Task("a", 1)]
 
 
+def test_uneven_figures_are_of_every_row_there_is(
+    patch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def tasks(settings: Settings) -> list[Task]:
+        return [Task(arm, seed) for seed in range(1, settings["seeds"] + 1) for arm in settings["arms"]]
+
+    defaults = {**TINY.settings, "arms": ["a", "b"], "tasks": ["x"], "seeds": 2}
+    patch.setattr(harness, "load", lambda name: replace(TINY, tasks=tasks, settings=defaults, uneven=True))
+    run_tiny(tmp_path, "--arms", "a", "--seeds", "3")
+    assert capsys.readouterr().err.splitlines()[-1] == "tiny: no figures yet, as b, seed 1, is not measured"
+    assert not (tmp_path / "tiny.json").exists()
+    for args, seeds in ((("--seeds", "1"), [1, 2]), (("--arms", "b", "--seeds", "3"), [1, 2, 3])):
+        run_tiny(tmp_path, *args)
+        runs = json.loads((tmp_path / "tiny.json").read_text())["runs"]
+        assert [row["seed"] for row in runs["a"]] == seeds
+    assert [row["seed"] for row in runs["b"]] == [1, 2, 3]
+
+
 def test_rows_of_other_settings_are_refused_and_fresh_ones_repeated(
     patch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
