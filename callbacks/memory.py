@@ -33,8 +33,9 @@ class MemoryProfiler(Callback):
     several. Every logger gets the metrics `memory/` of docs/curves.md once an epoch.
 
     Growth is judged anew every epoch. A leak is reported once there is evidence; the lines that allocate what is kept
-    follow some epochs later, and a leak that ends is taken back. The last report, also in memory/verdict.json, has a
-    table of who holds the memory; without a leak it is a summary of four lines. See docs/memory.md.
+    follow some epochs later, and a leak that ends is taken back. The last report, whose verdict is also in
+    memory/verdict.json, has a table of who holds the memory; without a leak it is a summary of four lines. See
+    docs/memory.md.
     """
 
     def __init__(self, least_leak_kb: float = 50.0, trace_at: int | None = None) -> None:
@@ -60,7 +61,6 @@ class MemoryProfiler(Callback):
         self._baseline: MemorySnapshot | None = None
         self._files = MappedFiles()
         self._csv: ResumableCsv | None = None
-        self.verdict = ["verdict: healthy"]  # lines that describe the leak, or say `healthy`
         self._watch: LeakWatch | None = None
         self._running: tuple[Trainer, LightningModule] | None = None
         self._announced = False
@@ -75,7 +75,7 @@ class MemoryProfiler(Callback):
         _latest_profiler = self
         self._stop()
         self._by_hand.clear()
-        self._announced, self.leak, self.latest, self.verdict = False, None, None, ["verdict: healthy"]
+        self._announced, self.leak, self.latest = False, None, None
         self._running, folder = (trainer, pl_module), None
         # a fast_dev_run does not touch the files of real runs, as with Lightning's own loggers
         if not trainer.fast_dev_run and "://" not in trainer.default_root_dir:  # type: ignore[attr-defined]
@@ -167,12 +167,11 @@ class MemoryProfiler(Callback):
         if watch is None or baseline is None:
             return
         self._watch, self.leak = None, watch.close()
-        self.verdict = watch.summary()
         now = self._measure("end", self.latest, whole=True)
         if short and self.leak is None:
-            self._print_once([*format_summary(now, baseline), *self.verdict])
+            self._print_once([*format_summary(now, baseline), *watch.summary()])
         else:
-            self._print_once([*format_owners(now, baseline), *self.verdict])
+            self._print_once([*format_owners(now, baseline), *watch.summary()])
 
     def _take_unannounced(self, phase: str) -> None:
         if self._running and not self._running[0].sanity_checking and not self._announced:
@@ -204,7 +203,7 @@ class MemoryProfiler(Callback):
             return {}
         trainer, pl_module = self._running
         data, callbacks = getattr(trainer, "datamodule", None), trainer.callbacks  # type: ignore[attr-defined]
-        return owners_of([pl_module, data, *callbacks, *trainer.loggers, trainer.strategy.checkpoint_io])
+        return owners_of([pl_module, data, *callbacks, *trainer.loggers])
 
     def _stop(self) -> None:
         self._running = self._watch = None

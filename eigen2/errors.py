@@ -45,8 +45,11 @@ class UserError(ValueError):
     """Bad input: one line that names the thing, its value and the remedy; the CLI prints it and exits with 2."""
 
 
-class RunStopped(Exception):
-    """A run that was stopped early and cleanly, for a one-line reason; it can be resumed from its last checkpoint."""
+class RunStopped(BaseException):
+    """A run that was stopped early and cleanly, for a one-line reason; it can be resumed from its last checkpoint.
+
+    Not an Exception, as KeyboardInterrupt is none: a signal may raise it anywhere, also where errors are caught.
+    """
 
     def __init__(self, reason: str, code: int) -> None:
         super().__init__(reason)

@@ -55,6 +55,14 @@ def check_forget_last_save() -> None:
     assert not callback._should_skip_saving_checkpoint(found)
 
 
+def check_find_last_in() -> None:
+    callback = ModelCheckpoint()
+    assert callback._find_last_checkpoints(trainer()) == set()
+    compat.find_last_in(callback, lambda trainer: str(ROOT / "docs"))
+    assert callback._find_last_checkpoints(trainer()) == set()
+    assert callback.dirpath == str(ROOT / "docs")
+
+
 def check_timer_interval() -> None:
     assert [compat.timer_interval(Timer(interval=each)) for each in ("step", "epoch")] == ["step", "epoch"]
 
@@ -161,6 +169,7 @@ CHECKS: dict[str, Callable[[], None]] = {
     "lightning: _SubprocessScriptLauncher._call_children_scripts, procs": check_script_launcher,
     "lightning: _TrainingEpochLoop._broadcast_sigterm_tensor": check_skip_sigterm_broadcast,
     "lightning: ModelCheckpoint._last_global_step_saved": check_forget_last_save,
+    "lightning: ModelCheckpoint._find_last_checkpoints": check_find_last_in,
     "lightning: Timer._interval": check_timer_interval,
     "torch: SummaryWriter._get_file_writer": check_summary_writer,
     "torch: aten._unsafe_view": check_reshape_fresh,

@@ -153,7 +153,7 @@ class EigenCLI(LightningCLI):
             self.trainer.fit(ckpt_path=ckpt_path, **kwargs)
             return
         is_first = self.trainer.is_global_zero
-        with locked_folder(root) if is_first else nullcontext(), stops_at_once():
+        with locked_folder(root) if is_first else nullcontext(), stops_at_once(self.trainer):
             # processes look for the checkpoint in turn: what one downloads, the next one finds
             with nullcontext() if self.trainer.world_size == 1 else locked_folder(root, ".turn", wait=True):
                 checkpoint = find_checkpoint(root, ckpt_path, or_start=True, put_aside=is_first)

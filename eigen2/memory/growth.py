@@ -158,6 +158,8 @@ def _growths(x: np.ndarray, y: np.ndarray, fit: _Fit, least: float) -> list[Grow
     for start, stop, _ in stretches:
         steady = _steady(x[start : stop + 1], y[start : stop + 1], least, fit.scatter)
         if steady is None:
+            if start == end and stop == len(y) - 1:  # faster since so short a time that nobody can say by how much
+                growths[-1] = replace(growths[-1], until=None)
             continue
         faster = rate if start == end else 0.0
         if faster:  # the leak before goes on

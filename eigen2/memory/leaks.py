@@ -148,8 +148,11 @@ class LeakWatch:
         """Return the verdict in a line, and what a trace on demand found; or the leak in several lines."""
         if self.leak is not None:
             return self.leak.lines()
+        count, least = len(self.trend.generations), WARM_UP + MIN_GENERATIONS
+        too_few = f"none, as {least} generations are needed and {count} ran"
+        verdict = f"healthy{self._revised}" if count >= least else too_few
         asked = [] if self._asked is None else ["kept from the generations that were traced:", *self._asked.lines()]
-        return [f"verdict: healthy{self._revised}", *asked]
+        return [f"verdict: {verdict}", *asked]
 
     def _take_back(self, leak: Leak) -> list[str]:
         """Return the lines to print about a leak that has turned out to be none."""
@@ -215,7 +218,7 @@ class LeakWatch:
         verdict = self.verdicts[series]
         if verdict.kind != LEAK or series not in _NOISY:
             return verdict.kind == LEAK
-        growth, generations = verdict.growths[-1], self.trend.generations
+        growth, generations = next(each for each in verdict.growths if each.until is None), self.trend.generations
         levels = self.trend.series[series][generations >= growth.since - 1]
         in_steps = np.nanmedian(np.diff(levels)) < growth.slope.median / 2
         return int(generations[-1]) - growth.since >= (4 if in_steps else 2) * MIN_GENERATIONS - 2
@@ -242,10 +245,8 @@ class LeakWatch:
         return max(rises, key=lambda phase: rises[phase])
 
     def _write(self) -> None:
-        """Write verdict.json once there was a leak or a trace, in an earlier fit too; a disk error is logged."""
-        if self._folder is None or not (
-            self.leak or self._revised or self._asked or self._folder.file("verdict.json").exists()
-        ):
+        """Write verdict.json; a disk error is logged."""
+        if self._folder is None:
             return
         record = {
             "leak": self.leak and self.leak.record(),

@@ -99,6 +99,7 @@ def format_summary(now: MemorySnapshot, baseline: MemorySnapshot) -> list[str]:
     return [f"RSS {now.rss_bytes / GB:.3f} GB, {growth:+.1f} MB since training started"] + [
         "MB  " + ", ".join(f"{name} {size / MB:,.1f}" for name, size in sizes.items() if abs(size) >= 0.05 * MB)
         for sizes in (owners, rest)
+        if any(abs(size) >= 0.05 * MB for size in sizes.values())
     ]
 
 

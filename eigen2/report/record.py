@@ -29,11 +29,13 @@ _mapping = partial(object_schema, others=True)
 PROVENANCE = _mapping(
     {},
     {
-        **{"settings": OBJECT, "versions": OBJECT, "data": OBJECT, "memory": {"type": "array"}},
+        **{"settings": OBJECT, "versions": OBJECT, "data": OBJECT},
         **{"commit": NAME, "fitness": _mapping({"unit": TEXT, "over": TEXT})},
     },
 )
 """Schema of run.json; every key is optional."""
+VERDICT = _mapping({"lines": {"type": "array", "items": TEXT}})
+"""Schema of memory/verdict.json, as far as the page shows it."""
 RANK_IC = _mapping(
     {
         **dict.fromkeys(("mean", "icir", "t", "p"), OPTIONAL),
@@ -77,6 +79,7 @@ class RunRecord:
     config: str
     metrics: pd.DataFrame
     memory: pd.DataFrame | None
+    leaks: list[str]  # lines of the verdict on memory
     validation: pd.DataFrame | None
     trades: pd.DataFrame | None
     test: dict[str, Any] | None
@@ -101,6 +104,7 @@ def load(folder: Path) -> RunRecord:
         config=_read(folder / "config.yaml", Path.read_text) or "",
         metrics=metrics,
         memory=_table(folder / "memory.csv", ["generation", "rss_bytes"], ["phase"]),
+        leaks=(_json(folder / "memory" / "verdict.json", VERDICT) or {"lines": []})["lines"],
         validation=_validation(folder / "champion" / "equity.csv"),
         trades=_table(folder / source / "trades.csv", columns, ["ticker", "reason"], ["entry_date", "exit_date"]),
         test=test,

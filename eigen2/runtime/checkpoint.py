@@ -45,27 +45,18 @@ class DurableCheckpointIO(TorchCheckpointIO):
     old checkpoint, and a kill during it destroys both.
     """
 
-    _in_flight: Mapping[str, Any] | None = None
-
     def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None) -> None:
         """Save atomically and durably to a local file; raises UserError for a URL."""
         if "://" in str(path):
             raise UserError(f"checkpoint {path} is not a local file; CheckpointUploader copies checkpoints to a bucket")
-        target, self._in_flight = Path(path), checkpoint
-        try:
-            with Folder(target.parent).replacing(target.name) as draft:
-                save_archive(checkpoint, draft, int(checkpoint.get("epoch", -1)))
-            delete_unused_parts(target.parent)
-        finally:
-            self._in_flight = None
+        target = Path(path)
+        with Folder(target.parent).replacing(target.name) as draft:
+            save_archive(checkpoint, draft, int(checkpoint.get("epoch", -1)))
+        delete_unused_parts(target.parent)
 
     def remove_checkpoint(self, path: str | Path) -> None:
         """Delete a checkpoint file."""
         Folder(Path(path).parent).delete(Path(path).name)
-
-    def memory_owners(self) -> dict[str, object]:
-        """Return the checkpoint being written; its tensors count for their owners, as nothing is copied."""
-        return {"checkpoint": self._in_flight}
 
     def load_checkpoint(
         self, path: str | Path, map_location: Any = "cpu", weights_only: bool | None = None
@@ -89,6 +80,7 @@ class _Checkpoint(ModelCheckpoint):
     def __init__(self, name: str, **options: Any) -> None:
         options |= {"save_top_k": 1, "enable_version_counter": False, "save_on_train_epoch_end": True}
         super().__init__(filename=Path(name).stem, **options)
+        compat.find_last_in(self, lambda trainer: str(Folder(trainer.default_root_dir) / "checkpoints"))
         self._name = name
         self._overdue = False
 

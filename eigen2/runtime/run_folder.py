@@ -13,7 +13,6 @@ import yaml
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.cli import SaveConfigCallback
 
-from callbacks import MemoryProfiler
 from eigen2.errors import UserError
 from eigen2.files import Folder, next_number, writing
 from eigen2.runtime.checkpoint import newest_intact
@@ -112,14 +111,7 @@ class RunFolder(SaveConfigCallback):
         if trainer.ckpt_path is None and (moved := move_earlier_run(root)) is not None:
             print(f"An earlier run in {root} was moved to {moved}.")
         _write(root / "config.yaml", self.parser.dump(self.config, skip_none=False))
-        _write_provenance(root, pl_module, [])
-
-    def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Add the verdict of the memory profiler, if there is one, to run.json."""
-        if trainer.is_global_zero:
-            profilers = [callback for callback in trainer.callbacks if isinstance(callback, MemoryProfiler)]  # type: ignore[attr-defined]
-            verdicts = ["; ".join(profiler.verdict) for profiler in profilers]
-            _write_provenance(Path(trainer.default_root_dir), pl_module, verdicts)
+        _write_provenance(root, pl_module)
 
 
 def describe_script(trainer: Trainer, module: LightningModule, config: Mapping[str, Any]) -> None:
@@ -133,7 +125,7 @@ def describe_script(trainer: Trainer, module: LightningModule, config: Mapping[s
     target = folders[0] / "config.yaml"
     settings = {**config, "trainer": {**config["trainer"], "default_root_dir": str(folders[0])}}
     _write(target, yaml.safe_dump(settings, sort_keys=False))
-    _write_provenance(target.parent, module, [])
+    _write_provenance(target.parent, module)
 
 
 def _write(target: Path, text: str) -> None:
@@ -153,12 +145,11 @@ def _finite(value: Any) -> Any:
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _write_provenance(root: Path, module: Any, memory: list[str]) -> None:
-    """Write run.json: what the results of a `GenerationModule` depend on, and the verdict on the run's memory."""
+def _write_provenance(root: Path, module: Any) -> None:
+    """Write run.json: what the results of a `GenerationModule` depend on."""
     record = {
         "seed": module.seed,
         **describe_run(),
-        "memory": memory,
         "data": module.data.describe(),
         "fitness": dict(module.data.fitness_words),
         "settings": module.settings(),

@@ -56,10 +56,10 @@ class GracefulStop(Callback):
             self._received, trainer.should_stop = received, True
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """End the run if a signal came: raises RunStopped with the signal's exit code."""
-        received = self._received
+        """End the run if a signal came and generations are left: raises RunStopped with the signal's exit code."""
+        received, most = self._received, trainer.max_epochs
         self.teardown()
-        if received is not None:
+        if received is not None and (most is None or most < 0 or trainer.current_epoch < most):
             raise self._stopped(received, f"after generation {trainer.current_epoch - 1}, which is saved")
 
     def teardown(self, *args: Any, **kwargs: Any) -> None:
@@ -114,11 +114,16 @@ class GracefulStop(Callback):
 
 
 @contextmanager
-def stops_at_once() -> Iterator[None]:
-    """Let signals end the process at once before and after training, with the exit codes of `GracefulStop`."""
+def stops_at_once(trainer: Trainer) -> Iterator[None]:
+    """Let signals end the process at once before and after training, with the exit codes of `GracefulStop`.
+
+    SIGUSR1 before the end of training also queues the SLURM job again.
+    """
 
     def stop(received: signal.Signals) -> None:
-        raise RunStopped(f"stopped by {received.name} outside of training; nothing is lost", CODES[received])
+        again = received == signal.SIGUSR1 and trainer.is_global_zero and not trainer.state.stopped
+        more = f"; {requeue()}" if again else ""
+        raise RunStopped(f"stopped by {received.name} outside of training; nothing is lost{more}", CODES[received])
 
     with handling(stop):
         yield

@@ -150,7 +150,7 @@ def test_announced_phases_are_measured_counted_and_logged(tmp_path: Path) -> Non
         r"memory  MB  Python [\d.]+, C heap [\d.]+, free [\d.]+, files [\d.]+, other -?[\d.]+", printed[2]
     )
     assert max(map(len, printed)) <= 80
-    assert printed[3:] == ["memory  verdict: healthy"]
+    assert printed[3:] == ["memory  verdict: none, as 8 generations are needed and 3 ran"]
     # metrics once an epoch, at the epoch
     curves = scalars(tmp_path / "tb")
     expected = {"memory/rss_gb", *(f"memory/owner/{name}_mb" for name in ("replay", "late", "panel", "profiler"))}
@@ -427,9 +427,15 @@ def test_phases_count_small_objects_in_two_epochs_of_five(fit: Fit, tmp_path: Pa
 
 def test_the_verdict_of_an_earlier_fit_does_not_stay(fit: Fit, tmp_path: Path) -> None:
     file = tmp_path / "memory" / "verdict.json"
-    fit(MemoryProfiler())
-    assert not file.exists(), "without a leak there is none"
-    file.parent.mkdir(exist_ok=True)
+    file.parent.mkdir()
     file.write_text('{"leak": {"phase": "train"}}')
-    fit(MemoryProfiler())
-    assert json.loads(file.read_text())["leak"] is None
+    fit(MemoryProfiler(), epochs=8)
+    record = json.loads(file.read_text())
+    assert (record["leak"], record["lines"]) == (None, ["verdict: healthy"])
+    assert record["series"]["memory"]["kind"] == "flat"
+
+
+def test_a_few_generations_are_not_called_healthy(fit: Fit, tmp_path: Path) -> None:
+    fit(MemoryProfiler(), epochs=7)
+    (line,) = json.loads((tmp_path / "memory" / "verdict.json").read_text())["lines"]
+    assert line == "verdict: none, as 8 generations are needed and 7 ran"

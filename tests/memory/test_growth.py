@@ -127,6 +127,13 @@ def test_kinds_of_growth_are_told_apart(
         assert until == expected_until or (until and expected_until and abs(until - expected_until) <= 1)
 
 
+def test_a_leak_that_gets_faster_goes_on() -> None:
+    for seed in range(20):
+        noise = 1e4 * np.random.default_rng(seed).standard_normal(60)
+        level = np.maximum(0, TIME - 8) * 4e5 + np.maximum(0, TIME - 30) * 8e5 + noise
+        assert {judge(level[:count], MIN_SLOPE).kind for count in range(24, 60)} == {LEAK}
+
+
 def test_a_verdict_is_revised_when_what_looked_like_a_leak_falls() -> None:
     level = np.maximum(0, TIME - 8) % 12 * 3e5
     kinds = [judge(level[:count], MIN_SLOPE).kind for count in range(10, 60)]

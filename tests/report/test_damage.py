@@ -28,6 +28,7 @@ KEYS = {
     "test/summary.json": ("days/first", "champion_generation", "measures/champion/total return", "luck", "selection"),
     "test/scores.json": ("cases", "scores/champion"),
     "run.json": ("fitness/unit",),
+    "memory/verdict.json": ("lines",),
 }
 
 
@@ -60,7 +61,7 @@ def test_a_table_lacks_a_column_or_a_value(tmp_path: Path, name: str, column: st
 OTHER_CONTENTS = [b"\xff\xfe\x00", b"", b"a,b\n1,2\n", b"{", b"[1]", b'{"settings": 1}']
 
 
-@pytest.mark.parametrize("name", [*COLUMNS, "run.json", "test/summary.json", "test/scores.json", "config.yaml"])
+@pytest.mark.parametrize("name", [*COLUMNS, *KEYS, "config.yaml"])
 def test_a_file_has_other_content(tmp_path: Path, name: str) -> None:
     file = write_cases(tmp_path) / name if "scores" in name else write_run_with(tmp_path, name)
     for content in OTHER_CONTENTS[:1] if name == "config.yaml" else OTHER_CONTENTS:  # a configuration may be any text
@@ -79,7 +80,8 @@ def test_days_of_the_test_are_missing(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("name", "key"), [(name, key) for name, keys in KEYS.items() for key in keys])
 def test_a_key_is_missing_or_has_another_value(tmp_path: Path, name: str, key: str) -> None:
-    file = (write_run_with(tmp_path, name) if "summary" in name else write_cases(tmp_path) / name).resolve()
+    cases = name in ("run.json", "test/scores.json")
+    file = (write_cases(tmp_path) / name if cases else write_run_with(tmp_path, name)).resolve()
     whole = file.read_text()
     *outer, last = key.split("/")
     for value, problem in ((None, ""), ({"?": 1}, ""), (math.nan, "it holds NaN, which is not a number")):

@@ -10,11 +10,12 @@ from pathlib import Path
 import pytest
 import torch
 from lightning.pytorch import Trainer
+from lightning.pytorch.callbacks import LambdaCallback
 from lightning.pytorch.loggers import CSVLogger
 
 from eigen2.cli.main import main
 from eigen2.erl.module import ERLModule
-from eigen2.errors import UserError
+from eigen2.errors import TERMINATED, RunStopped, UserError
 from eigen2.files import Folder
 from eigen2.runtime.checkpoint import (
     DurableCheckpointIO,
@@ -258,6 +259,31 @@ def test_another_logger_does_not_move_the_checkpoints(tmp_path: Path) -> None:
     trainer = make_trainer(GenerationCheckpoint(), logger=CSVLogger(tmp_path / "elsewhere"), **settings)
     trainer.fit(ERLModule(population_size=2, gradient_steps=1), ProbeRollouts(AIM))
     assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["last.ckpt"]
+
+
+@pytest.mark.parametrize("name", [None, "elsewhere"])
+def test_the_last_checkpoint_is_found_whatever_the_logger(name: str | None, tmp_path: Path) -> None:
+    """Lightning looks for it before setup, where the first logger writes."""
+    settings = {"default_root_dir": tmp_path, "enable_checkpointing": True, "plugins": [DurableCheckpointIO()]}
+    settings["logger"] = False if name is None else CSVLogger(tmp_path / name)
+    for epochs, first in ((2, 0), (4, 2)):
+        begun = list[int]()
+        counter = LambdaCallback(on_train_epoch_start=lambda trainer, _, seen=begun: seen.append(trainer.current_epoch))
+        trainer = make_trainer(GenerationCheckpoint(), counter, epochs=epochs, **settings)
+        trainer.fit(ERLModule(population_size=2, gradient_steps=1), ProbeRollouts(AIM), ckpt_path="last")
+        assert begun == [first, first + 1]
+
+
+def test_a_signal_is_not_taken_for_a_damaged_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor do other handlers of errors see it."""
+    DurableCheckpointIO().save_checkpoint({"a": torch.ones(3)}, tmp_path / "last.ckpt")
+
+    def stop(path: Path) -> int:
+        raise RunStopped("stopped by SIGTERM", TERMINATED)
+
+    monkeypatch.setattr("eigen2.runtime.checkpoint.verify_checksum", stop)
+    with pytest.raises(RunStopped, match="SIGTERM"):
+        DurableCheckpointIO().load_checkpoint(tmp_path / "last.ckpt")
 
 
 def test_parts_are_kept_for_checkpoints_of_any_name(tmp_path: Path) -> None:

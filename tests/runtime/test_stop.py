@@ -4,7 +4,7 @@ import os
 import signal
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from subprocess import CompletedProcess
 from typing import Any
@@ -144,6 +144,32 @@ def test_a_signal_while_a_generation_is_saved_starts_no_other() -> None:
         os.kill(os.getpid(), signal.SIGTERM)
         with pytest.raises(stop.RunStopped, match="before generation 0; --ckpt_path last resumes"):
             callback.on_train_epoch_start(trainer, module)
+
+
+@pytest.mark.parametrize(("epochs", "ends"), [(1, False), (2, True), (-1, True)])
+def test_a_signal_in_the_last_generation_leaves_nothing_to_resume(epochs: int, ends: bool) -> None:
+    class Signalled(BoringModel):
+        def on_train_batch_start(self, batch: object, batch_idx: int) -> None:
+            if batch_idx == 0:
+                signal.raise_signal(signal.SIGTERM)
+
+    trainer = make_trainer(stop.GracefulStop(), epochs=epochs)
+    with pytest.raises(RunStopped, match="after generation 0") if ends else nullcontext():
+        trainer.fit(Signalled())
+    assert (trainer.state.status, trainer.current_epoch) == ("interrupted" if ends else "finished", 1)
+
+
+@pytest.mark.parametrize(("status", "queued"), [("initializing", True), ("running", True), ("finished", False)])
+def test_before_the_end_of_training_the_job_is_queued_again_too(
+    status: str, queued: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = slow_scheduler(tmp_path, monkeypatch)
+    trainer = make_trainer()
+    trainer.state.status = TrainerStatus(status)
+    found = "outside of training; nothing is lost" + "; SLURM queued job 77 again" * queued
+    with pytest.raises(RunStopped, match=f"^stopped by SIGUSR1 {found}$"), stop.stops_at_once(trainer):
+        signal.raise_signal(signal.SIGUSR1)
+    assert calls.exists() == queued
 
 
 def test_a_signal_that_comes_while_processes_agree_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
