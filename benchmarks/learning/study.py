@@ -40,8 +40,8 @@ from eigen2.market.simulation.policies import (
     momentum_pct,
     monthly,
     of_orderable,
-    random_baseline,
 )
+from eigen2.market.simulation.random_policies import random_baseline
 from eigen2.market.simulation.rules import TradingRules
 from eigen2.market.simulation.simulate import Policy, Prices, Simulation, hide_window_end, preferences, simulate
 
@@ -229,7 +229,7 @@ def simulate_all(
     """
     market = prices, rules, account, days = _market(data)
     result = simulate(*market, champion)
-    random = random_baseline(prices, rules, result.orders, days, RANDOM_ACCOUNTS, generator)
+    random = random_baseline(prices, rules, account, result, days, RANDOM_ACCOUNTS, generator)
     restored = {"1/N": equal_weights(prices), "minimum variance": minimum_variance(prices)}
     return {
         "champion": result,

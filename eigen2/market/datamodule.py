@@ -400,7 +400,7 @@ class MarketDataModule(RolloutDataModule):
             return build_panel(table, validation_days=0, holdout_days=0, scale=scale, membership=spans)
 
         rng, device = generator(seed, Role.LUCK, agent=1), self.eval_env.device
-        return find_leak(champion, self, self.panel, rebuilt, days, rng, device)
+        return find_leak(champion, self, self.panel, rebuilt, days, self.capacity, rng, device)
 
     def episode_metrics(self, summary: dict[str, Tensor], fitness: Tensor) -> dict[str, float]:
         """Return trading in the windows, and the rank correlation of fitness and money."""

@@ -19,6 +19,7 @@ from eigen2.core.onnx import write_onnx
 from eigen2.core.replay import rounded_action
 from eigen2.errors import UserError
 from eigen2.market.data.panel import build_panel
+from eigen2.market.data.panel_rows import orderable
 from eigen2.market.data.source import read_prices
 from eigen2.market.evaluation.backtest import Market, backtest
 from eigen2.market.features.encoding import AverageEncoder
@@ -28,8 +29,9 @@ from eigen2.market.serving.orders import write_orders
 from eigen2.market.serving.trader import Trader
 from eigen2.market.simulation.account import AccountRules
 from eigen2.market.simulation.base import Terms, window_options
-from eigen2.market.simulation.policies import momentum, order_by_score, random_baseline
+from eigen2.market.simulation.policies import momentum, order_by_score
 from eigen2.market.simulation.portfolio import PortfolioEnvironment
+from eigen2.market.simulation.random_policies import random_baseline
 from eigen2.market.simulation.rules import TradingRules
 from eigen2.market.simulation.simulate import Policy, simulate
 from eigen2.market.synthetic.ceiling import ceiling
@@ -124,12 +126,13 @@ def test_a_ranking_weighs_columns_by_their_rank() -> None:
 def test_the_random_baseline_plays_the_same_scores_in_other_columns() -> None:
     table, days, rng = np.random.default_rng(0).uniform(-1, 1, PRICES.shape[:2]), range(40, 80), np.random.default_rng
     champion = simulate(PRICES, RULES, AccountRules(), days, scoring(table))
-    np.testing.assert_allclose(champion.orders, table[40:79:3], atol=1e-6)
-    policy = random_baseline(PRICES, RULES, champion.orders, days, 50, rng(1))
+    np.testing.assert_allclose(champion.scores, table[40:79:3], atol=1e-6)
+    policy = random_baseline(PRICES, RULES, AccountRules(), champion, days, 50, rng(1))
     for step, day in enumerate(range(40, 79, 3)):
-        found = policy({"day": torch.full((1, 50), day)})[0, :, :, 0].numpy()
-        np.testing.assert_array_equal(np.sort(found), np.sort(np.tile(champion.orders[step], (50, 1)), axis=1))
-        assert len({tuple(row) for row in found}) > 20
+        found, may_hold = policy({"day": torch.full((1, 50), day)})[0, :, :, 0].numpy(), orderable(PRICES)[day]
+        own = np.sort(np.tile(champion.scores[step, may_hold], (50, 1)), axis=1)
+        np.testing.assert_array_equal(np.sort(found[:, may_hold]), own)
+        assert len({tuple(row) for row in found}) > 15
 
 
 def test_a_champion_that_knows_the_future_is_significant() -> None:

@@ -15,7 +15,7 @@ from jaxtyping import Float, Float32, Shaped
 from eigen2.errors import UserError
 from eigen2.files import Folder, archive_other_test, writing
 from eigen2.market.evaluation.information import HORIZONS, Information, Scores, information
-from eigen2.market.evaluation.intervals import Interval, over_days, over_trainings
+from eigen2.market.evaluation.intervals import LEVEL, Interval, over_days, over_trainings
 from eigen2.market.evaluation.performance import (
     MEASURES,
     MIN_DEVIATION,
@@ -23,6 +23,7 @@ from eigen2.market.evaluation.performance import (
     format_measure,
     measure_all,
     overlapping_t,
+    overlapping_tail,
     total_return,
 )
 from eigen2.market.evaluation.robustness import COSTS_BPS, Contender, Leak, Robustness, robustness
@@ -37,8 +38,8 @@ from eigen2.market.simulation.policies import (
     minimum_variance,
     momentum,
     monthly,
-    random_baseline,
 )
+from eigen2.market.simulation.random_policies import random_baseline
 from eigen2.market.simulation.rules import TradingRules
 from eigen2.market.simulation.simulate import Policy, Prices, Simulation, preferences, simulate
 from eigen2.market.spreadsheets import without_formulas
@@ -47,7 +48,6 @@ RANDOM_POLICIES = 2000  # policies of the random baseline
 BLOCKS, BLOCK_DAYS = 16, 5  # of the cross-validation, as in its paper; fewer blocks if they have fewer days than that
 BUY_AND_HOLD, BENCHMARK, EQUAL, ENSEMBLE = "buy and hold", "benchmark", "1/N", "ensemble"
 VERDICT_DRAWS = 2000  # of the bootstrap interval in the verdict
-RANKED_BETTER = 2.0  # t-statistic from which two rankings count as different
 DETAILED = ("champion", BUY_AND_HOLD, BENCHMARK, "momentum")  # policies with all measures on a terminal
 COMPARED = "champion", EQUAL
 BRIEF = ("total return", "Sharpe", "max drawdown", "turnover", "alpha p")  # measures of the others there
@@ -177,12 +177,14 @@ class Backtest:
         """Return how the champion ranks beside ridge, over the horizon nearest to the days for which it decides."""
         horizon = min(HORIZONS, key=lambda days: abs(days - self.holding_days))
         own, ridge = (self.information.get(name, {}).get(horizon) for name in ("champion", "ridge"))
-        if own is None or ridge is None or not (len(own.known) and len(ridge.known)):
+        difference = np.zeros(0) if own is None or ridge is None else own.daily - ridge.daily
+        known = difference[np.isfinite(difference)]
+        if own is None or ridge is None or len(known) < 2 * horizon:
             return "How well it ranks the columns was not compared with a ridge regression."
-        difference = own.daily - ridge.daily
         # an actor that has learned nothing ranks as the ridge regression that it starts from
-        t = np.nan_to_num(overlapping_t(difference[np.isfinite(difference)], horizon))
-        found = "no better and no worse than" if abs(t) < RANKED_BETTER else "better than" if t > 0 else "worse than"
+        t = np.nan_to_num(overlapping_t(known, horizon))
+        chance = 2 * overlapping_tail(abs(t), len(known), horizon) >= 1 - LEVEL
+        found = "no better and no worse than" if chance else "better than" if t > 0 else "worse than"
         return (
             f"It ranks the columns {found} a ridge regression: Rank IC {own.mean:.3f} and {ridge.mean:.3f} over "
             f"{horizon} day{'s' * (horizon > 1)}, t {t:.1f} of the difference."
@@ -340,7 +342,7 @@ def backtest(
         return simulate(prices, own_rules, own_account, days, policy, accounts, market.capacity)
 
     simulated = {name: play(contender) for name, contender in contenders.items()}
-    random = random_baseline(prices, rules, simulated["champion"].orders, days, policies, rng)
+    random = random_baseline(prices, rules, account, simulated["champion"], days, policies, rng)
     ticker, benchmark = market.benchmark or (None, None)
     simulations = {
         "champion": simulated.pop("champion"),
@@ -353,7 +355,7 @@ def backtest(
     returns = [play(Contender(agent, rules, account)).returns for agent in (*agents, *others)]
     dates, agent_returns = market.dates[days.start : days.stop], np.stack(returns[: len(agents)], axis=1)
     deciders = [(name, contenders[name].policy) for name in ("champion", ENSEMBLE) if name in contenders]
-    own_scores = {name: preferences(prices, rules, account, days, each, market.capacity) for name, each in deciders}
+    own_scores = {name: preferences(prices, rules, account, days, each) for name, each in deciders}
     scores = {**own_scores, **market.scores}
     ranked = {name: information(each, prices, rules, days) for name, each in scores.items()}
     champions = [simulations["champion"].returns, *returns[len(agents) :]]

@@ -9,7 +9,7 @@ import pandas as pd
 from jaxtyping import Float, Shaped
 
 from eigen2.market.data.panel_rows import orderable
-from eigen2.market.evaluation.performance import MIN_DEVIATION, overlapping_t, upper_tail
+from eigen2.market.evaluation.performance import MIN_DEVIATION, overlapping_t, overlapping_tail
 from eigen2.market.simulation.returns import relative_returns
 from eigen2.market.simulation.rules import TradingRules
 from eigen2.market.simulation.simulate import Prices
@@ -78,8 +78,8 @@ class Information:
 
     @property
     def p(self) -> float:
-        """Return the one-sided p-value of `t`."""
-        return upper_tail(self.t)
+        """Return the one-sided p-value of `t`, see `overlapping_tail`."""
+        return overlapping_tail(self.t, len(self.known), self.horizon)
 
     def summary(self, dates: Shaped[np.ndarray, " days"]) -> dict[str, Any]:
         """Return all figures as plain values, with the mean of each calendar year."""

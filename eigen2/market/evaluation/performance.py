@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
+from eigen2.market.evaluation.intervals import student_tail
+
 YEAR = 252  # trading days of a year
 MIN_DEVIATION = 1e-12  # daily returns with a smaller standard deviation vary by rounding alone
 
@@ -127,13 +129,26 @@ def intercept_t(values: Curve, *regressors: Curve, lags: int | None = None) -> f
 
 
 def overlapping_t(values: Curve, horizon: int) -> float:
-    """Return the t-statistic of the mean of values that are each of `horizon` days and overlap.
+    """Return the t-statistic of the mean of n values of `horizon` days h each that overlap; NaN if n < 2 h.
 
-    With horizon - 1 lags, the weights of Newey and West count (2 h^2 + 1) / (3 h^2) of the variance of a mean of sums
-    of h days: the sum over lags k of (1 - k / h)^2 in place of that of 1 - k / h. The rest is added.
+    With h - 1 lags, the weights of Newey and West count (2 h^2 + 1) / (3 h^2) of the variance of a mean of sums of h
+    days: the sum over lags k of (1 - k / h)^2 in place of that of 1 - k / h. Of that, deviations from the mean of the
+    same n days lack another share of h / n, of which `intercept_t` adds 1 / n. Both are added.
     """
-    square = horizon**2
-    return intercept_t(values, lags=horizon - 1) * math.sqrt((2 * square + 1) / (3 * square))
+    days, square = len(values), horizon**2
+    if days < 2 * horizon:
+        return np.nan
+    counted = (2 * square + 1) / (3 * square) * (days - horizon) / (days - 1)
+    return intercept_t(values, lags=horizon - 1) * math.sqrt(counted)
+
+
+def overlapping_tail(t: float, days: int, horizon: int) -> float:
+    """Return the probability that `overlapping_t` of values without effect is `t` or more (one-sided p-value).
+
+    It is that of Student's t with the equivalent degrees of freedom of Bartlett's weights at frequency 0, 1.5 n / h
+    (Priestley, "Spectral Analysis and Time Series", 1981, table 6.2), or n - 1 if that is less. NaN if n < 2 h.
+    """
+    return np.nan if days < 2 * horizon else student_tail(t, min(1.5 * days / horizon, days - 1))
 
 
 def upper_tail(t: float) -> float:

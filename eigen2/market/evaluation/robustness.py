@@ -16,7 +16,7 @@ from torch import Tensor
 from eigen2.market.data.panel import MarketPanel
 from eigen2.market.evaluation.performance import annualised_return
 from eigen2.market.features.encoding import MarketEncoder
-from eigen2.market.simulation.account import AccountRules
+from eigen2.market.simulation.account import AccountRules, Capacity
 from eigen2.market.simulation.base import Terms, window_options
 from eigen2.market.simulation.portfolio import make_environment
 from eigen2.market.simulation.rules import TradingRules
@@ -137,6 +137,7 @@ def find_leak(
     panel: MarketPanel,
     rebuilt: Callable[[Callable[[pd.DataFrame], pd.DataFrame]], MarketPanel],
     days: range,
+    capacity: Capacity,
     rng: np.random.Generator,
     device: torch.device,
 ) -> Leak:
@@ -155,7 +156,7 @@ def find_leak(
     def decisions(market: MarketPanel, last: int) -> list[Tensor]:
         """Return the policy's actions from the first day to `last`, by a market's prices and features alone."""
         prices = market.prices[: last + 2, own_encoder.investable]
-        env = make_environment(prices, terms.rules, 1, account=terms.account)
+        env = make_environment(prices, terms.rules, 1, account=terms.account, capacity=capacity)
         options = window_options([days.start], last + 1 - days.start, last + 2 - days.start)
         owner.encoder = restored(market, own_encoder.investable, saved=own_encoder.state_dict())
         try:

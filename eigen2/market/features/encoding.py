@@ -140,7 +140,7 @@ class AverageEncoder(MarketEncoder):
     and of its validity, and so is the mean of each group (see `column_groups`). All days are encoded at the start, in
     half precision; for a mapped panel in a file beside it, which later runs and other processes share. From its
     averages a ridge regression, see `features.ridge`, forecasts what a position in each column will earn; forecasts
-    count for what they are worth, so that those of chance are 0.
+    count for what they are worth, so that most of those of chance are 0.
     """
 
     actor, critic = ColumnActor, ColumnCritic

@@ -69,7 +69,7 @@ def buy_and_hold(
     profit = shares * (close[-1] * (1 - rules.side_cost) - paid)
     closed = pd.DataFrame({"column": bought, "shares": shares, "profit": profit})
     trades = np.array([np.count_nonzero(shares)])
-    return Simulation(equity[None], exposure[None], np.array([traded]), trades, closed, orders=np.zeros((0, 3)))
+    return Simulation(equity[None], exposure[None], np.array([traded]), trades, closed)
 
 
 def momentum_pct(prices: Prices, days: int = MOMENTUM_DAYS, skip: int = 0) -> Float[np.ndarray, "days columns"]:
@@ -167,13 +167,13 @@ def minimum_variance(prices: Prices) -> Policy:
     """Return the policy of least variance without short sales, by the covariance of the last 252 daily returns.
 
     The covariance is shrunk towards a multiple of the identity (Ledoit and Wolf, "A Well-Conditioned Estimator for
-    Large-Dimensional Covariance Matrices", 2004). Columns that were not listed throughout, or are no members, have a
-    weight of 0; all are equal where none was, or there are fewer than three days.
+    Large-Dimensional Covariance Matrices", 2004). Columns that were not listed at its beginning, or cannot be bought on
+    the day, have a weight of 0; all are equal where there is no other, or there are fewer than three days.
     """
     from scipy.optimize import nnls
     from sklearn.covariance import LedoitWolf
 
-    closes, may_hold = last_valid(prices[..., CLOSE].astype(np.float64)), members(prices)
+    closes, may_hold = last_valid(prices[..., CLOSE].astype(np.float64)), orderable(prices)
 
     def weights(day: int) -> Float[np.ndarray, " columns"]:
         """Return the weights by the closes up to a day."""
@@ -190,60 +190,3 @@ def minimum_variance(prices: Prices) -> Policy:
         return least
 
     return give_weights(weights)
-
-
-def random_baseline(
-    prices: Prices,
-    rules: TradingRules,
-    orders: Float[np.ndarray, "orders numbers"],
-    days: range,
-    accounts: int,
-    rng: np.random.Generator,
-) -> Policy:
-    """Give the orders of another policy on random days and in random columns: about its turnover, no knowledge.
-
-    Every account gives all of the orders, with their coefficients and take-profits (see `Simulation`), in a random
-    sequence: on days drawn uniformly from `days` but the last, no more per day than the rules allow, in columns drawn
-    uniformly from the members that have a price and are not held. An order for which no column is left waits for a day
-    that has one. A position is closed after as many days as the other policy's, unless the rules closed that. Where
-    agents decide on target weights, every account gives the scores of all rebalancings to the columns in one random
-    permutation of its own.
-    """
-    if rules.mode == "weights":
-        columns = torch.from_numpy(np.argsort(rng.random((accounts, orders.shape[1])), axis=1))
-        scores = torch.from_numpy(orders.astype(np.float32))
-
-        def weigh(seen: dict[str, Tensor]) -> Tensor:
-            """Return the scores of the day's rebalancing by account and column."""
-            rebalancing = (int(seen["day"].flatten()[0]) - days.start) // rules.rebalance_days
-            return scores[rebalancing][columns][None, ..., None]
-
-        return weigh
-    may_order = orderable(prices)
-    most = rules.max_opens_per_day
-    slots = np.repeat(np.arange(days.start, days.stop - 1), most)
-    due = np.stack([rng.choice(slots, len(orders), replace=False) for _ in range(accounts)])
-    sizes = np.stack([rng.permutation(orders) for _ in range(accounts)]).astype(np.float32)
-    placed = np.zeros(accounts, np.int64)
-    # of the last order of each column: its side, and the days that its position is held
-    side, close_after = np.zeros((2, accounts, may_order.shape[1]))
-    rank = np.arange(min(most, may_order.shape[1]))
-
-    def policy(seen: dict[str, Tensor]) -> Tensor:
-        """Place the orders that are due: free columns sort first, in random order."""
-        day = int(seen["day"].flatten()[0])
-        held = seen["held_days"][0].numpy()
-        free = may_order[day] & (held == 0)
-        waiting = (due <= day).sum(1) - placed
-        columns = np.argsort(np.where(free, rng.random(free.shape), 2.0), axis=1)[:, : len(rank)]
-        account, ordered = np.nonzero(rank < np.minimum(waiting, free.sum(1))[:, None])
-        action = np.zeros((*free.shape, 2), np.float32)
-        if rules.early_close:  # keep what is held for less
-            action[..., 0] = rules.max_coefficient * side * ((held > 0) & (held < close_after))
-        given, column = sizes[account, placed[account] + ordered], columns[account, ordered]
-        action[account, column] = given[:, :2]
-        side[account, column], close_after[account, column] = np.sign(given[:, 0]), given[:, 2]
-        placed[:] += np.bincount(account, minlength=accounts)
-        return torch.from_numpy(action)[None]
-
-    return policy

@@ -1,7 +1,7 @@
 """Play policies through days of the market, and record equity and trades."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,6 +21,9 @@ Prices = Float32[np.ndarray, "days columns bars"]  # see `MarketPanel.prices`
 Policy = Callable[[dict[str, Tensor]], Tensor]
 """From observations of some accounts to actions in native units (agents, windows, columns, 2 or 1): coefficients and
 take-profits, see `TradingEnvironment`, or scores, see `PortfolioEnvironment`."""
+
+
+ORDER = ("day", "coefficient", "target", "held_days", "cut")
 
 
 class Day(NamedTuple):
@@ -52,10 +55,12 @@ class Simulation:
     traded: Float[np.ndarray, " accounts"]  # money bought and sold together
     trades: Int[np.ndarray, " accounts"]  # positions
     closed: pd.DataFrame  # a row for each closed position, see `AccountRecord.trades`
-    orders: Float[np.ndarray, "orders numbers"]
-    """By day, coefficient, take-profit in percent, and days held until the policy or the end closed the position
-    (infinity: the rules did), of every order that filled, or the scores of all columns at every rebalancing of the
-    first account; empty if the policy traded outside the environment."""
+    orders: pd.DataFrame = field(default_factory=lambda: order_table(np.zeros((0, len(ORDER)))))
+    """A row for every order that filled, by day: the `day` of the decision, `coefficient`, `target` (take-profit in
+    percent), the `held_days` until the policy or the last day closed the position (infinity: the rules did), and
+    whether the last day `cut` these short."""
+    scores: Float[np.ndarray, "rebalancings columns"] = field(default_factory=lambda: np.zeros((0, 0)))
+    """Scores of the first account at every rebalancing, where it gives target weights."""
     by_weights: bool = False  # it holds target weights, so no position is opened or closed
     unfunded: int = 0  # orders of all accounts that could not be paid for
 
@@ -96,10 +101,11 @@ def simulate(
     env = make_environment(prices, rules, 1, accounts, account=account, capacity=capacity)
     env.record_agent(0)
     played = play_days(env, policy, window_options([days.start] * accounts, len(days) - 1, len(days)))
+    decisions: dict[str, Any] = {}
     if rules.mode == "weights":
-        orders = np.concatenate([day.action[0, :1, :, 0].numpy() for day in played])
+        decisions["scores"] = np.concatenate([day.action[0, :1, :, 0].numpy() for day in played])
     else:
-        orders = _orders(played, rules, accounts * prices.shape[1])
+        decisions["orders"] = _orders(played, rules, accounts * prices.shape[1])
     curves, trades = env.record.equity(), env.record.trades()
     return Simulation(
         equity=curves["equity"].to_numpy().reshape(accounts, -1),
@@ -107,39 +113,51 @@ def simulate(
         traded=env.record.traded(),
         trades=np.bincount(trades["window"], minlength=accounts),
         closed=trades,
-        orders=orders,
+        **decisions,
         by_weights=rules.mode == "weights",
         unfunded=int(env.get_episode_summary().get("unfunded", torch.tensor(0))),
     )
 
 
-def _orders(played: Iterator[Day], rules: TradingRules, cells: int) -> Float[np.ndarray, "orders 3"]:
-    """Return coefficient, take-profit and days held of every order that filled, see `Simulation`."""
-    orders, exits = [np.zeros((0, 3))], [np.zeros((2, 0))]
+def order_table(rows: Float[np.ndarray, "orders 5"]) -> pd.DataFrame:
+    """Return numbers of orders as a table, see `Simulation.orders`."""
+    return pd.DataFrame(rows, columns=list(ORDER)).astype({"day": np.int64, "cut": bool})
+
+
+def _orders(played: Iterator[Day], rules: TradingRules, cells: int) -> pd.DataFrame:
+    """Return the orders that filled, see `Simulation`."""
+    orders, exits, ends = list[np.ndarray](), [np.zeros((2, 0))], [np.zeros((2, 0))]
     count, order_of = 0, np.zeros(cells, np.int64)  # the order that opened the position of a cell
     for day in played:
         held, fills, closes = day.observation["held_days"].flatten().numpy(), day.info["fills"], day.info["closes"]
         asked = day.action.reshape(-1, 2)[fills.cell, 1].nan_to_num(rules.min_target)
         target = asked.clamp(rules.min_target, rules.max_target).numpy()
         exits.append(np.stack([order_of[day.info["exits"]], held[day.info["exits"]]]))
-        orders.append(np.column_stack([fills.coefficient, target, np.full(len(target), np.inf)]))
+        decided = np.full(len(target), int(day.observation["day"].flatten()[0]))
+        rest = np.full(len(target), np.inf), np.zeros(len(target))
+        orders.append(np.column_stack([decided, fills.coefficient, target, *rest]))
         order_of[fills.cell] = np.arange(count, count := count + len(target))
         ended = closes.cell[closes.reason == CLOSE_REASONS.index("window_end")]
-        exits.append(np.stack([order_of[ended], held[ended] + 1.0]))
-    result = np.concatenate(orders)
+        ends.append(np.stack([order_of[ended], held[ended] + 1.0]))
+    result = np.concatenate([np.zeros((0, len(ORDER))), *orders])
+    order, days = np.concatenate(ends, axis=1)
+    result[order.astype(np.int64), 3:] = np.column_stack([days, np.ones(len(days))])
     order, days = np.concatenate(exits, axis=1)
-    np.minimum.at(result[:, 2], order.astype(np.int64), days)  # an exit that did not fill was ordered again
-    return result
+    first = np.full(len(result), np.inf)
+    np.minimum.at(first, order.astype(np.int64), days)  # an exit that did not fill was ordered again
+    sold = np.isfinite(first)
+    result[sold, 3:] = np.column_stack([first[sold], np.zeros(sold.sum())])
+    return order_table(result)
 
 
 def preferences(
-    prices: Prices, rules: TradingRules, account: AccountRules, days: range, policy: Policy, capacity: Capacity = None
+    prices: Prices, rules: TradingRules, account: AccountRules, days: range, policy: Policy
 ) -> Float[np.ndarray, "days columns"]:
     """Return the size, or score, that a policy gives to every column at each close if it holds nothing.
 
     It is NaN on other days than `days`, and on the last, after which nothing can be ordered.
     """
-    env = make_environment(prices, rules, 1, 1, account=account, capacity=capacity)
+    env = make_environment(prices, rules, 1, 1, account=account)
     scores = np.full(prices.shape[:2], np.nan)
     for day in days[:-1]:
         observation, _ = env.reset(options=window_options([day], 1, 2))

@@ -175,6 +175,8 @@ def test_the_verdict_in_words() -> None:
     assert "was not compared" in worse.verdict
     same = replace(found, information={"champion": ridge, "ridge": ridge})
     assert "ranks the columns no better and no worse than a ridge regression" in same.verdict
+    few = {5: replace(ridge[5], daily=np.where(np.arange(100) < 9, ridge[5].daily, np.nan))}
+    assert "was not compared" in replace(found, information={"champion": few, "ridge": ridge}).verdict
 
 
 def test_trainings_with_other_seeds_and_their_ensemble() -> None:

@@ -22,6 +22,8 @@ from eigen2.market.evaluation.performance import (
     max_drawdown,
     mean_exposure,
     measure_all,
+    overlapping_t,
+    overlapping_tail,
     profit_factor,
     sharpe_ratio,
     sortino_ratio,
@@ -150,6 +152,23 @@ def test_alpha_without_skill_is_significant_as_often_as_stated() -> None:
     assert 0.035 < rejected[0] < 0.085
     assert rejected[1] > 0.12
     assert intercept_t(0.01 + 0.7 * market + own, market) > 5
+
+
+@pytest.mark.parametrize(("days", "most"), [(47, 0.115), (232, 0.075)])
+def test_overlapping_values_without_effect_are_about_as_often_significant_as_stated(days: int, most: float) -> None:
+    """Of 47 sums of 20 days only two do not overlap."""
+    noise = np.random.default_rng(days).normal(size=(1500, days + 19))
+    sums = np.lib.stride_tricks.sliding_window_view(noise, 20, axis=1).sum(-1)
+    tails = np.array([overlapping_tail(overlapping_t(each, 20), days, 20) for each in sums])
+    assert 0.035 < (tails < 0.05).mean() < most
+    assert 0.035 < (tails > 0.95).mean() < most
+
+
+def test_values_of_a_day_have_student_s_test_and_too_few_values_none() -> None:
+    found = overlapping_t(DIGITS[0], 1)
+    expected = stats.ttest_1samp(DIGITS[0], 0, alternative="greater")
+    assert (found, overlapping_tail(found, 12, 1)) == pytest.approx((expected.statistic, expected.pvalue), abs=1e-6)
+    assert np.isnan([overlapping_t(DIGITS[0][:9], 5), overlapping_tail(1.0, 9, 5)]).all()
 
 
 @pytest.mark.parametrize(

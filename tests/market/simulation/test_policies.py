@@ -21,8 +21,8 @@ from eigen2.market.simulation.policies import (
     momentum,
     momentum_pct,
     monthly,
-    random_baseline,
 )
+from eigen2.market.simulation.random_policies import random_baseline
 from eigen2.market.simulation.simulate import Policy, Simulation, hide_window_end, preferences, simulate
 from eigen2.market.synthetic.generator import SyntheticMarket
 from tests.market.simulation.episodes import NAN, flat, rules
@@ -55,14 +55,12 @@ class TestSimulate:
         assert simulation.traded == pytest.approx([shares * 210 + second * 220])
         assert simulation.trades.tolist() == [2]
         assert simulation.exposure[0] == pytest.approx([0, shares * 100, 0, 0])
-        assert simulation.orders.tolist() == [[2, 10, np.inf], [2, 10, 1]]
+        assert simulation.orders.to_numpy(float).tolist() == [[0, 2, 10, np.inf, 0], [2, 2, 10, 1, 1]]
 
     def test_targets_of_orders_are_those_that_counted(self) -> None:
         for asked, target in ((1e9, 50), (-5, 10), (NAN, 10)):
-            assert simulate(flat(3), rules(), MONEY, range(0, 3), always(0, 2, asked)).orders[0, :2].tolist() == [
-                2,
-                target,
-            ]
+            orders = simulate(flat(3), rules(), MONEY, range(0, 3), always(0, 2, asked)).orders
+            assert (orders["coefficient"][0], orders["target"][0]) == (2, target)
 
     def test_an_order_without_money_opens_nothing(self) -> None:
         poor, everything = AccountRules(unit_share=1.0), torch.full((1, 1, 2, 2), 5.0)
@@ -73,9 +71,7 @@ class TestSimulate:
 
     def test_measures_are_means_over_accounts(self) -> None:
         curves = np.array([[100.0, 110, 121], [100, 100, 100]])
-        simulation = Simulation(
-            curves, 0 * curves, np.array([200.0, 0]), np.array([2, 0]), pd.DataFrame(), np.zeros((0, 2))
-        )
+        simulation = Simulation(curves, 0 * curves, np.array([200.0, 0]), np.array([2, 0]), pd.DataFrame())
         found = simulation.measures()
         assert found["total_return"] == pytest.approx(0.105)
         assert found["trades"] == 1
@@ -194,89 +190,6 @@ def test_momentum_of_a_year_without_its_last_month() -> None:
     assert np.isnan(gains[:252]).all()
 
 
-class TestRandomBaseline:
-    ORDERS = np.column_stack([np.linspace(1, 5, 30), np.linspace(10, 50, 30), np.full(30, np.inf)])
-    DAYS = range(20, 110)
-
-    def play(self, opens: int = 1, accounts: int = 20, seed: int = 0, **changes: Any) -> Simulation:
-        prices, trading = SyntheticMarket(days=120, columns=20, seed=5).prices(), rules(max_opens_per_day=opens)
-        policy = random_baseline(prices, trading, self.ORDERS, self.DAYS, accounts, np.random.default_rng(seed))
-        return simulate(prices, trading, AccountRules(**changes), self.DAYS, policy, accounts)
-
-    @pytest.mark.parametrize("opens", [1, 3])
-    def test_every_account_gives_each_order_once(self, opens: int) -> None:
-        simulation = self.play(opens, max_leverage=100.0)
-        given = simulation.orders[np.lexsort(simulation.orders.T[:2]), :2]
-        expected = np.repeat(self.ORDERS[:, :2], 20, axis=0)
-        np.testing.assert_allclose(given, expected[np.lexsort(expected.T)], rtol=1e-6)
-        assert simulation.trades.tolist() == [30] * 20
-
-    def test_accounts_differ_and_the_seed_decides(self) -> None:
-        first, again, other = (self.play(seed=seed, accounts=5).equity for seed in (0, 0, 1))
-        assert len(set(first[:, -1])) == 5
-        np.testing.assert_array_equal(first, again)
-        assert (first[:, -1] != other[:, -1]).all()
-
-    def test_days_and_columns_are_drawn_evenly(self) -> None:
-        prices, seen_columns, seen_days = flat(41, 4), np.zeros(4), np.zeros(41)
-        policy = random_baseline(prices, rules(), self.ORDERS[:10], range(0, 41), 100, np.random.default_rng(1))
-        for day in range(40):
-            seen = {"day": torch.full((1, 100), day), "held_days": torch.zeros(1, 100, 4)}
-            coefficient = policy(seen)[0, :, :, 0]
-            seen_columns += (coefficient > 0).sum(0).numpy()
-            seen_days[day] += float((coefficient > 0).sum())
-        assert seen_columns.sum() == 1000
-        # 250 a column, deviation 14; 25 a day, deviation 4.3
-        assert abs(seen_columns - 250).max() < 60
-        assert seen_days[40] == 0
-        assert abs(seen_days[:40] - 25).max() < 20
-
-    def test_nothing_held_or_without_a_price_is_ordered(self) -> None:
-        prices = flat(5, 4)
-        prices[:, 0] = NAN
-        policy = random_baseline(
-            prices, rules(max_opens_per_day=4), self.ORDERS[:16], range(0, 5), 1, np.random.default_rng(2)
-        )
-        held = torch.tensor([[[0, 1, 0, 0]]])
-        for day in range(4):
-            action = policy({"day": torch.tensor([[day]]), "held_days": held})
-            assert (action[0, 0, :, 0] >= 1).tolist() == [False, False, True, True]
-
-    @pytest.mark.parametrize("execution", ["next_open", "close"])
-    def test_positions_are_held_as_long_as_those_of_the_other_policy(self, execution: str) -> None:
-        prices = SyntheticMarket(days=120, columns=20, seed=5, missing=0.02).prices()
-        trading = rules(execution=execution, early_close=True, min_target=60, max_target=90)
-
-        def for_days(seen: dict[str, Tensor]) -> Tensor:
-            """Buy a column a day, and sell after 2 or, what was bought on an even day, 6 days."""
-            day, held = int(seen["day"].flatten()[0]), seen["held_days"]
-            action = torch.zeros(*held.shape, 2)
-            long = (day - held) % 2 == 1
-            action[..., 0] = 2.0 * ((held > 0) & (held < torch.where(long, 6, 2)))
-            action[..., day * 7 % 20, 0] = 2
-            return action
-
-        simulation = simulate(prices, trading, AccountRules(), self.DAYS, for_days)
-        # a day without a price is one more, and the end comes before
-        assert {2, 6} <= {*simulation.orders[:-5, 2]} <= {2, 3, 6, 7}
-        policy = random_baseline(prices, trading, simulation.orders, self.DAYS, 100, np.random.default_rng(0))
-        others = simulate(prices, trading, AccountRules(), self.DAYS, policy, 100)
-        assert others.measures()["exposure"] == pytest.approx(simulation.measures()["exposure"], rel=0.05)
-        ends = others.closed.query("exit_day < 109 and reason == 6")
-        days = (ends["exit_day"] - ends["entry_day"]).value_counts(normalize=True)
-        own = simulation.closed.query("exit_day < 109 and reason == 6")
-        expected = (own["exit_day"] - own["entry_day"]).value_counts(normalize=True)
-        assert days[expected.index].to_numpy() == pytest.approx(expected.to_numpy(), abs=0.05)
-
-    def test_an_order_waits_until_a_column_is_free(self) -> None:
-        policy = random_baseline(flat(5, 2), rules(), self.ORDERS[:3], range(0, 4), 1, np.random.default_rng(2))
-        given = []
-        for day, held in enumerate(([1, 1], [1, 0], [1, 1], [0, 0])):
-            action = policy({"day": torch.tensor([[day]]), "held_days": torch.tensor([[held]])})
-            given.append((action[0, 0, :, 0] >= 1).sum().item())
-        assert given == [0, 1, 0, 1]
-
-
 @pytest.mark.parametrize(("short", "expected"), [(False, [0.0, 1.0, -1.0]), (True, [0.0, 1.0, 0.0])])
 def test_a_column_without_a_score_has_no_weight(short: bool, expected: list[float]) -> None:
     prices = flat(30, 3)
@@ -293,11 +206,11 @@ def test_no_order_depends_on_later_days(make: Callable[..., Policy] | None) -> N
     altered[change:] *= np.random.default_rng(0).uniform(0.5, 2, (1, 8, 1)).astype(np.float32)
 
     def play(prices: np.ndarray) -> np.ndarray:
-        orders = np.full((40, 3), (2.0, 20.0, 3.0))
-        rng = np.random.default_rng(3)
-        policy = make(prices, trading) if make else random_baseline(prices, trading, orders, days, 1, rng)
+        policy = make(prices, trading) if make else random_baseline(prices, trading, MONEY, other, days, 1, rng(3))
         return simulate(prices, trading, MONEY, days, policy).equity[0]
 
+    rng = np.random.default_rng
+    other = simulate(prices, trading, MONEY, days, momentum(prices, trading))
     before, after = play(prices), play(altered)
     np.testing.assert_array_equal(before[: change - 30], after[: change - 30])
     assert (before[change - 30 :] != after[change - 30 :]).all()
@@ -358,7 +271,8 @@ class TestMinimumVariance:
         prices[300, 1] = NAN
         found = weights_at(prices, 300)
         assert (found[:2] < 1e-60).all()
-        assert found.sum() == pytest.approx(1)
+        # a column that cannot be bought hedges nothing: the others are weighed as without it
+        assert found[2:] == pytest.approx(weights_at(prices[:, 2:], 300), abs=1e-9)
         assert weights_at(self.prices, 1).tolist() == pytest.approx([1 / 6] * 6)
 
 
