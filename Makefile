@@ -22,7 +22,7 @@ dashboard: $(INSTALLED)  ## show the curves of all runs in lightning_logs in a b
 	$(VENV)/bin/tensorboard --logdir lightning_logs
 
 test: $(INSTALLED)  ## run the test suite
-	OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest --numprocesses auto --maxprocesses 4 --dist worksteal
+	OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest --numprocesses logical --maxprocesses 4 --dist worksteal
 
 slow: $(INSTALLED)  ## run the tests that take minutes, among them every call to the disk that can fail; hours
 	$(VENV)/bin/python -m pytest -m slow

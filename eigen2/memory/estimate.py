@@ -1,6 +1,7 @@
 """Estimate the peak memory of a run before it is allocated."""
 
 import weakref
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -113,11 +114,10 @@ class LivePeak:
         address, nbytes = storage.data_ptr(), storage.nbytes()
         if address in self._storages or not nbytes:  # a view, or written in place
             return
-
-        def forget(_: object) -> None:
-            del self._storages[address]
-            self.live -= nbytes
-
-        self._storages[address] = weakref.ref(storage, forget)
+        self._storages[address] = weakref.ref(storage, partial(self._forget, address, nbytes))
         self.live += nbytes
         self.peak = max(self.peak, self.live)
+
+    def _forget(self, address: int, nbytes: int, storage: object) -> None:
+        del self._storages[address]
+        self.live -= nbytes

@@ -199,10 +199,10 @@ def test_once_the_run_ends_the_alarm_leaves_its_end_alone() -> None:
         assert signal.getitimer(signal.ITIMER_REAL) == (0, 0)
 
 
-def slow_scheduler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Make a scheduler that answers after 1.5 seconds; return the file in which it counts its calls."""
+def slow_scheduler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: float = 0.1) -> Path:
+    """Make a scheduler that answers after some seconds; return the file in which it counts its calls."""
     program, calls = tmp_path / "scontrol", tmp_path / "calls"
-    program.write_text(f"#!/bin/sh\necho >> {calls}\nexec sleep 1.5\n")
+    program.write_text(f"#!/bin/sh\necho >> {calls}\nexec sleep {seconds}\n")
     program.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     monkeypatch.setenv("SLURM_JOB_ID", "77")
@@ -211,7 +211,7 @@ def slow_scheduler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_a_slow_scheduler_is_asked_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The alarm that ends the grace period goes off every second."""
-    calls = slow_scheduler(tmp_path, monkeypatch)
+    calls = slow_scheduler(tmp_path, monkeypatch, seconds=1.5)
 
     class Slow(BoringModel):
         def on_train_batch_start(self, batch: object, batch_idx: int) -> None:

@@ -98,17 +98,17 @@ def fit_ridge(describe: Describe, returns: Returns, spans: Sequence[range], purg
 
 def _products(describe: Describe, returns: Returns, days: Days, width: int) -> Float[np.ndarray, "numbers numbers"]:
     """Return the sums of products of averages and return (numbers; the return is the last) over the known returns."""
+    return _sum((_block_products(rows, returns[block]) for block, rows in day_blocks(describe, days)), width)
 
-    def products(
-        rows: Float[np.ndarray, "block columns width"], returns: Float[np.ndarray, "block columns"]
-    ) -> np.ndarray:
-        known = np.isfinite(returns)[..., None]
-        both = np.concatenate([rows, np.nan_to_num(returns)[..., None]], axis=-1) * known
-        both -= known * (both.sum(1, keepdims=True) / known.sum(1, keepdims=True).clip(1))
-        flat = both.reshape(-1, width + 1)
-        return np.matmul(flat.T, flat)  # type: ignore[no-any-return]
 
-    return _sum((products(rows, returns[block]) for block, rows in day_blocks(describe, days)), width)
+def _block_products(
+    rows: Float[np.ndarray, "block columns width"], returns: Float[np.ndarray, "block columns"]
+) -> Float[np.ndarray, "numbers numbers"]:
+    known = np.isfinite(returns)[..., None]
+    both = np.concatenate([rows, np.nan_to_num(returns)[..., None]], axis=-1) * known
+    both -= known * (both.sum(1, keepdims=True) / known.sum(1, keepdims=True).clip(1))
+    flat = both.reshape(-1, both.shape[-1])
+    return np.matmul(flat.T, flat)  # type: ignore[no-any-return]
 
 
 def _sum(products: Iterable[np.ndarray], width: int) -> Float[np.ndarray, "numbers numbers"]:
