@@ -56,7 +56,7 @@ bench-swimmer: $(INSTALLED)  ## compare ERL and a shared representation with TD3
 	$(MEASURE) swimmer --processes 2 --out docs/figures
 	$(VENV)/bin/python -m benchmarks.pages control
 
-bench-mujoco: $(INSTALLED)  ## compare ERL and a shared representation with TD3 alone on three MuJoCo tasks, three seeds; a day on two cores
+bench-mujoco: $(INSTALLED)  ## compare ERL and a shared representation with TD3 alone on four MuJoCo tasks, three seeds; a day on two cores
 	$(MEASURE) mujoco --processes 2 --out docs/figures
 	$(VENV)/bin/python -m benchmarks.pages control
 

@@ -147,7 +147,8 @@ def fit(
     the folder is moved to `earlier/1`, `earlier/2` and so on.
 
     Args:
-        prices: a DataFrame, see `eigen2.market.data.frames.frame_prices`, or a Parquet or CSV file; None is the sample.
+        prices: a DataFrame, see `eigen2.market.data.frames.frame_prices`, or a Parquet, CSV or Excel file; None is
+            the sample.
         generations: generations to train for (1 or more).
         folder: folder of the run, made if it is missing.
         seed: seed of all randomness (0 or more).

@@ -22,7 +22,7 @@ from eigen2.erl.learners import DDPG
 from eigen2.erl.module import ERLModule
 from eigen2.market.datamodule import MarketDataModule
 from eigen2.market.features.encoding import AverageEncoder
-from eigen2.market.networks.columns import RIDGE, Choice, ColumnActor, ColumnCritic, DayColumnActor
+from eigen2.market.networks.columns import RIDGE, ColumnActor, ColumnCritic, DayColumnActor, MarketSizes
 from eigen2.market.simulation.environment import TradingEnvironment
 from eigen2.market.simulation.policies import order_by_score
 from eigen2.market.simulation.rules import TradingRules
@@ -47,11 +47,11 @@ INJECTED = (Elitism(), Injection(), TournamentCrossover(), MagnitudeMutation())
 SEEDS, OTHER_SEEDS = range(21, 37), range(41, 45)
 
 
-def _blurred_critic(sizes: Sizes) -> ColumnCritic:
-    return ColumnCritic(sizes, choice=Choice(sharpness=0.25))
+def _blurred_critic(sizes: MarketSizes) -> ColumnCritic:
+    return ColumnCritic(replace(sizes, choice=replace(sizes.choice, sharpness=0.25)))
 
 
-def _without_ridge(sizes: Sizes) -> Sizes:
+def _without_ridge(sizes: MarketSizes) -> MarketSizes:
     return replace(sizes, inputs={name: shape for name, shape in sizes.inputs.items() if name != RIDGE})
 
 

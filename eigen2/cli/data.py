@@ -9,7 +9,7 @@ from typing import Any, Literal
 from jsonargparse import Namespace
 
 from eigen2.cli.parser import Parser
-from eigen2.errors import UserError, printable
+from eigen2.errors import UserError, printable, require_range
 from eigen2.market.data.cleaning.policy import Limits, Policy
 from eigen2.market.data.cleaning.prepare import changes_path, inspect, prepare
 from eigen2.market.data.csv_format import CsvFormat
@@ -36,6 +36,11 @@ def make_parser(command: str = "data") -> Parser:
     learnability_cmd.add_argument("--features", type=list[str], default=[], help=own)
     past = "File of the days on which tickers may be bought, as data.membership of fit; null is all."
     learnability_cmd.add_argument("--membership", type=str | None, default=None, help=past)
+    holdout = (
+        "Last days of the file to leave out, as data.holdout_days of fit: what is decided by the result uses days up, "
+        "so that a champion must be tested on others. 0 for a file that ends before; default 252, or a fifth."
+    )
+    learnability_cmd.add_argument("--holdout_days", type=int | None, default=None, help=holdout)
     synthesize_cmd = Parser(description="Generate a market with a known signal, and report what can be earned on it.")
     synthesize_cmd.add_argument("out", type=str, metavar="OUT.parquet", help="File to write.")
     ceiling = "Also simulate rules that know the hidden drift: the most that can be earned."
@@ -115,8 +120,12 @@ def _learnability(options: Namespace) -> None:
 
     prices, (most_days, most_columns) = read_prices(options.file, options.features), LEARNABILITY_SIZE
     membership = None if options.membership is None else read_membership(options.membership)
-    prices = prices[prices["date"] >= prices["date"].drop_duplicates().nlargest(most_days).min()]
-    days = np.unique(prices["date"])
+    days, left_out = np.unique(prices["date"]), options.holdout_days
+    if left_out is None:
+        left_out = default_days("holdout_days", len(days))
+    require_range("--holdout_days", left_out, least=0, most=len(days))
+    days = days[: len(days) - left_out][-most_days:]
+    prices = prices[prices["date"].isin(days)]
     past = prices["date"].isin(days[: len(days) - default_days("holdout_days", len(days))])
     rows = past.groupby(prices["ticker"]).sum()  # by the past, not by survival
     if membership is not None:
@@ -127,12 +136,12 @@ def _learnability(options: Namespace) -> None:
     panel = build_panel(prices[prices["ticker"].isin(kept)], **settings, membership=membership)
     columns = resolve(Universe(), panel)
     if panel.num_days < SHORT_DAYS or len(columns) < FEWEST_COLUMNS:
-        found = f"{options.file} has {panel.num_days} days and {len(columns)} columns"
+        found = f"{options.file} has {panel.num_days} days before the last {left_out} and {len(columns)} columns"
         raise UserError(f"{found}; learnability needs {SHORT_DAYS} and {FEWEST_COLUMNS}: bring more")
     context, window = (default_days(name, panel.num_days) for name in ("context_days", "trading_days"))
     encoder = AverageEncoder(panel, columns, context, Terms(TradingRules(), AccountRules(), window, 20))
     findings = find(encoder, panel, np.random.default_rng(0))
-    print(f"prices       {printable(options.file)}")
+    print(f"prices       {printable(options.file)}{f', but for the last {left_out} days' if left_out else ''}")
     print(describe(findings, panel, len(columns)))
 
 

@@ -15,7 +15,7 @@ from eigen2.core.compatibility import flatten
 from eigen2.core.datamodule import RolloutDataModule, TableColumns, TestResult, TrainedPolicies
 from eigen2.core.environment import Environment, Observation
 from eigen2.core.environment import Policy as AgentPolicy
-from eigen2.core.networks import Inputs, Sizes
+from eigen2.core.networks import Inputs
 from eigen2.core.randomness import Role, generator
 from eigen2.errors import UserError, require_choices, require_range
 from eigen2.files import Folder
@@ -34,7 +34,7 @@ from eigen2.market.evaluation.episodes import episode_metrics
 from eigen2.market.evaluation.rankers import fit_rankers
 from eigen2.market.evaluation.robustness import Leak, find_leak
 from eigen2.market.features.encoding import ENCODERS, MarketEncoder
-from eigen2.market.networks.columns import Choice
+from eigen2.market.networks.columns import Choice, MarketSizes
 from eigen2.market.simulation.account import AccountRules
 from eigen2.market.simulation.base import MarketEnvironment, Terms, window_options
 from eigen2.market.simulation.portfolio import make_environment, needed_bytes
@@ -48,7 +48,7 @@ class MarketDataModule(RolloutDataModule):
     """Daily prices, split into training, validation and holdout days, and the windows agents trade in.
 
     Args:
-        path: long-format Parquet or CSV file of daily prices: date, ticker, open, high, low, close, volume; null
+        path: long-format Parquet, CSV or Excel file of daily prices: date, ticker, open, high, low, close, volume; null
             takes the sample that ships with eigen2 (closes of 20 US stocks, 2008 to 2022).
         synthetic: settings of a synthetic market in place of a file; null takes `path`.
         context_days: days of the past an agent sees (1 or more). null: 504, or at most a tenth of the days of a table
@@ -273,9 +273,10 @@ class MarketDataModule(RolloutDataModule):
         return 0.0 if self.credit == "order" else 0.9
 
     @property
-    def sizes(self) -> Sizes:
-        """Return the shapes of network inputs and of an action, and the days of the context."""
-        return Sizes(self.encoder.input_shapes, self.eval_env.action_shape, self.context_days)
+    def sizes(self) -> MarketSizes:
+        """Return the shapes of network inputs and of an action, the days of the context, and what an action trades."""
+        shapes = self.encoder.input_shapes, self.eval_env.action_shape
+        return MarketSizes(*shapes, self.context_days, Choice(self.rules, self.account))
 
     def make_actor(self) -> nn.Module:
         """Build the encoding's default actor."""
@@ -283,7 +284,7 @@ class MarketDataModule(RolloutDataModule):
 
     def make_critic(self) -> nn.Module:
         """Build the encoding's default critic."""
-        return self.encoder.critic(self.sizes, choice=Choice(self.rules, self.account))
+        return self.encoder.critic(self.sizes)
 
     def window_options(self, starts: Iterable[int]) -> dict[str, Any]:
         """Return the reset options of windows, given their first days."""

@@ -47,10 +47,7 @@ Key = tuple[str | int, ...]
 
 CLASSES: dict[str, Any] = {
     "actor": {"class_path": "eigen2.market.networks.columns.ColumnActor", "init_args": {"hidden": 8}},
-    "critic": {
-        "class_path": "eigen2.market.networks.columns.ColumnCritic",
-        "init_args": {"hidden": 8, "choice": {"orders": 1, "short_sales": False, "sharpness": 5.0}},
-    },
+    "critic": {"class_path": "eigen2.market.networks.columns.ColumnCritic", "init_args": {"hidden": 8}},
     "learner": {
         "class_path": "eigen2.TD3",
         "init_args": {"policy_delay": 2, "target_noise": 0.2, "target_noise_clip": 0.5},

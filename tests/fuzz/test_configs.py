@@ -55,7 +55,6 @@ MARKET: list[tuple[str, Any]] = [
 ]
 CLASS_SETTINGS: list[tuple[Key, Any]] = [
     *((("actor", "init_args", "hidden"), value) for value in (-1, HUGE, 2**63, None)),
-    *((("critic", "init_args", "choice"), value) for value in ({"sharpness": -1}, {"orders": 0})),
     *((("learner", "init_args", "policy_delay"), value) for value in (0, None)),
     *((("evolution", 1, "init_args", "tournament_size"), value) for value in (0, None)),
     *((("evolution", 2, "init_args", "scale"), value) for value in (INF, None)),

@@ -23,7 +23,7 @@ from eigen2.market.data.panel_rows import orderable
 from eigen2.market.data.source import read_prices
 from eigen2.market.evaluation.backtest import Market, backtest
 from eigen2.market.features.encoding import AverageEncoder
-from eigen2.market.networks.columns import DRAWS, PORTFOLIO, Choice, ColumnActor, ColumnCritic
+from eigen2.market.networks.columns import DRAWS, PORTFOLIO, Choice, ColumnActor, ColumnCritic, MarketSizes
 from eigen2.market.serving.gym import TradingEnv
 from eigen2.market.serving.orders import write_orders
 from eigen2.market.serving.trader import Trader
@@ -55,8 +55,8 @@ def inputs_of(columns: int, batch: int = 2) -> dict[str, Tensor]:
 def test_networks_of_any_width_rank_columns_whatever_their_order(columns: int, short: bool) -> None:
     inputs, rules = inputs_of(columns), replace(RULES, allow_short=short)
     torch.manual_seed(0)
-    sizes = Sizes({name: part.shape[1:] for name, part in inputs.items()}, (columns, 1))
-    actor, critic = ColumnActor(sizes), ColumnCritic(sizes, choice=Choice(rules))
+    sizes = MarketSizes({name: part.shape[1:] for name, part in inputs.items()}, (columns, 1), choice=Choice(rules))
+    actor, critic = ColumnActor(sizes), ColumnCritic(sizes)
     small = inputs_of(5)
     narrow = Sizes({name: part.shape[1:] for name, part in small.items()}, (5, 1))
     assert sum(p.numel() for p in ColumnActor(narrow).parameters()) == sum(p.numel() for p in actor.parameters())
@@ -73,12 +73,6 @@ def test_networks_of_any_width_rank_columns_whatever_their_order(columns: int, s
     assert score.grad[tradable].abs().min() > 0
     nothing = {**inputs, "portfolio": torch.zeros_like(inputs["portfolio"])}
     assert torch.isfinite(torch.autograd.grad(critic(nothing, score).sum(), score)[0]).all()
-
-
-def test_a_critic_of_orders_is_refused() -> None:
-    sizes = Sizes({name: part.shape[1:] for name, part in inputs_of(5).items()}, (5, 1))
-    with pytest.raises(UserError, match="choice is of mode orders; give it the rules of"):
-        ColumnCritic(sizes)
 
 
 @settings(max_examples=15, deadline=None)

@@ -1,4 +1,4 @@
-"""The long table of daily prices: one row per (date, ticker), read from Parquet or CSV."""
+"""The long table of daily prices: one row per (date, ticker), read from Parquet, CSV or Excel."""
 
 from __future__ import annotations
 

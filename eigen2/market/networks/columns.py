@@ -139,7 +139,11 @@ class Choice:
         return torch.where(portfolio[..., COEFFICIENT] < 0, -1, 1) if self.rules.allow_short else 1
 
 
-ONE_ORDER = Choice()
+@dataclass(frozen=True)
+class MarketSizes(Sizes):
+    """Shapes that a network is built for, and what an action trades."""
+
+    choice: Choice = field(default_factory=Choice)
 
 
 class _ColumnTrunk(nn.Module):
@@ -279,14 +283,11 @@ class ColumnCritic(ColumnNetwork):
 
     Args:
         hidden: units per layer.
-        choice: what an action trades.
     """
 
-    def __init__(self, sizes: Sizes, hidden: int = 32, choice: Choice = ONE_ORDER) -> None:
+    def __init__(self, sizes: MarketSizes, hidden: int = 32) -> None:
         super().__init__(sizes, sizes.action[-1], hidden)
-        if len(choice.rules.action_range[0]) != sizes.action[-1]:
-            raise UserError(f"the critic's choice is of mode {choice.rules.mode}; give it the rules of data.rules")
-        self.choice = choice
+        self.choice = sizes.choice
         self.pool = Linear(2 * hidden, hidden)
         self.head = Linear(hidden, 1)
         self.return_head = Linear(hidden, 1)

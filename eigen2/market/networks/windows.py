@@ -199,7 +199,6 @@ class ConvolutionCritic(_ConvolutionNetwork, ColumnCritic):
 
     Args:
         hidden: channels of a convolution and units of a layer.
-        choice: which columns an action orders.
     """
 
 
@@ -220,5 +219,4 @@ class CnnLstmCritic(_CnnLstmNetwork, ColumnCritic):
         hidden: units of the LSTM and of a layer.
         filters: channels of the last convolution, divisible by 4.
         heads: heads of the attention over columns.
-        choice: which columns an action orders.
     """

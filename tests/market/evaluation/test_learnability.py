@@ -118,7 +118,7 @@ def test_without_lightgbm_ridge_is_left(
     closes = pd.DataFrame(SyntheticMarket(days=320, columns=5).prices()[..., 3], pd.bdate_range("2020", periods=320))
     long = closes.rename_axis("date").reset_index().melt("date", var_name="ticker", value_name="close")
     long.assign(**dict.fromkeys(("open", "high", "low"), long["close"]), volume=1).to_csv(file, index=False)
-    main(["data", "learnability", str(file)])
+    main(["data", "learnability", str(file), "--holdout_days=0"])
     lines = capsys.readouterr().out.splitlines()
     assert max(map(len, lines[1:])) <= 80
     assert UNKNOWN in lines  # closes alone
@@ -135,8 +135,37 @@ def test_too_few_prices_are_refused(tmp_path: Path, capsys: pytest.CaptureFixtur
     with pytest.raises(SystemExit) as error:
         main(["data", "learnability", str(file)])
     assert error.value.code == 2
-    expected = f"error: {file} has 200 days and 4 columns; learnability needs 300 and 5: bring more\n"
+    expected = (
+        f"error: {file} has 160 days before the last 40 and 4 columns; learnability needs 300 and 5: bring more\n"
+    )
     assert capsys.readouterr().err == expected
+    with pytest.raises(SystemExit):
+        main(["data", "learnability", str(file), "--holdout_days=201"])
+    assert "--holdout_days is 201; it must be at least 0 and at most 200" in capsys.readouterr().err
+
+
+def test_days_of_the_test_are_not_looked_at(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("eigen2.market.evaluation.learnability.SHUFFLES", 1)
+    prices = SyntheticMarket(days=500, columns=6).generate()
+    first = prices["date"].unique()[400]
+    later = prices["date"] >= first
+    changed = prices.assign(close=prices["close"].where(~later, prices["high"]))
+    found = []
+    for table in (prices, changed, prices[~later]):
+        table.to_parquet(tmp_path / "p.parquet")
+        main(
+            [
+                "data",
+                "learnability",
+                str(tmp_path / "p.parquet"),
+                "--holdout_days",
+                "0" if len(table) < len(prices) else "100",
+            ]
+        )
+        found.append(capsys.readouterr().out.splitlines()[1:])
+    assert found[0] == found[1] == found[2]
 
 
 def learned(file: Path, capsys: pytest.CaptureFixture[str], *options: str) -> str:

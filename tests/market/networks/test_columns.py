@@ -1,6 +1,7 @@
 """The default networks: shared weights for all columns, and populations that equal each network alone."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from eigen2.core.networks import Inputs, Sizes, StackedNetwork
+from eigen2.core.networks import Inputs, StackedNetwork
 from eigen2.core.replay import rounded_action
 from eigen2.erl.heads import Heads
 from eigen2.market.networks.columns import (
@@ -21,6 +22,7 @@ from eigen2.market.networks.columns import (
     ColumnActor,
     ColumnCritic,
     DayColumnActor,
+    MarketSizes,
 )
 from eigen2.market.simulation.rules import TradingRules
 from tests.erl.reference import with_weights
@@ -34,7 +36,7 @@ PARTS = {
     DRAWS: (COLUMNS,),
     "market": (MARKET,),
 }
-SIZES = Sizes(inputs=PARTS, action=(COLUMNS, 2))
+SIZES = MarketSizes(inputs=PARTS, action=(COLUMNS, 2))
 WAYS = ["broadcast", "vmap", "loop"]
 
 
@@ -194,7 +196,7 @@ def test_every_input_counts_and_rows_of_a_batch_do_not_mix(make: Callable[[], nn
 def test_the_gradient_of_the_critic_raises_its_value() -> None:
     """Its gradient reaches coefficient and target of every column, and a small step along it raises the value."""
     # of a choice there is no gradient but the one in its place, which is none of small steps
-    network = random_networks(lambda: ColumnCritic(SIZES, choice=Choice(sharpness=0.0)), count=1)[0]
+    network = random_networks(lambda: ColumnCritic(replace(SIZES, choice=Choice(sharpness=0.0))), count=1)[0]
     inputs = of_agent(random_inputs(AXES["shared"]), 0)
     action = random_action(1)[0].requires_grad_()
     value = network(inputs, action)
@@ -207,7 +209,7 @@ def test_the_gradient_of_the_critic_raises_its_value() -> None:
 
 def blind_critic(choice: Choice) -> nn.Module:
     """Build a critic that sees actions only through the columns they choose."""
-    network = random_networks(lambda: ColumnCritic(SIZES, choice=choice), 1)[0]
+    network = random_networks(lambda: ColumnCritic(replace(SIZES, choice=choice)), 1)[0]
     with torch.no_grad():
         network.get_parameter("trunk.position.weight")[:, PORTFOLIO["orders"] :] = 0
     return network

@@ -8,13 +8,14 @@ import pytest
 import torch
 from torch import nn
 
-from eigen2.core.networks import Sizes
 from eigen2.erl.module import ERLModule
 from eigen2.errors import UserError
 from eigen2.market.data.universe import Universe
 from eigen2.market.datamodule import MarketDataModule
-from eigen2.market.networks.columns import ColumnActor
-from eigen2.market.networks.windows import CnnLstmActor, CnnLstmCritic
+from eigen2.market.networks.columns import Choice, ColumnActor, MarketSizes
+from eigen2.market.networks.windows import CnnLstmActor, CnnLstmCritic, ConvolutionCritic
+from eigen2.market.simulation.account import AccountRules
+from eigen2.market.simulation.rules import TradingRules
 from eigen2.market.synthetic.generator import SyntheticMarket
 from tests.erl.probe import make_trainer
 
@@ -69,5 +70,12 @@ def test_sizes_say_what_networks_are_built_for() -> None:
     data.setup("fit")
     data.build(3, torch.device("cpu"))
     shapes = {"day": (), "panel": (4, 9), "investable": (2,), "portfolio": (2, 8), "draws": (2,), "market": (1,)}
-    assert data.sizes == Sizes(shapes, action=(2, 2), context=20)
+    assert data.sizes == MarketSizes(shapes, action=(2, 2), context=20, choice=Choice(data.rules, data.account))
+
+
+def test_a_critic_that_is_named_judges_by_the_rules_of_the_run(tmp_path: Path) -> None:
+    data = market(rules=TradingRules(max_holding_days=3), account=AccountRules(unit_share=0.05))
+    module = fit(tmp_path, data, critic=partial(ConvolutionCritic, hidden=4))
+    critic = module.network_makers(data)[1]()
+    assert critic.choice == Choice(data.rules, data.account)
     assert data.needed_bytes(3)["encoder"] == data.encoder.nbytes == 200 * 2 * 2  # the draws

@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from eigen2.core.networks import DESCRIBED, Inputs, Sizes, StackedNetwork
 from eigen2.errors import UserError
-from eigen2.market.networks.columns import DRAWS, PORTFOLIO
+from eigen2.market.networks.columns import DRAWS, PORTFOLIO, MarketSizes
 from eigen2.market.networks.windows import (
     CnnLstmActor,
     CnnLstmCritic,
@@ -35,9 +35,11 @@ CRITICS = ["convolution critic", "LSTM critic"]
 every_network = pytest.mark.parametrize("name", SMALL)
 
 
-def sizes_of(context: int = CONTEXT) -> Sizes:
+def sizes_of(context: int = CONTEXT) -> MarketSizes:
     inputs = {"day": (), "panel": (ALL, FEATURES), "investable": (COLUMNS,), "market": (1,)}
-    return Sizes({**inputs, "portfolio": (COLUMNS, PORTFOLIO["orders"]), DRAWS: (COLUMNS,)}, (COLUMNS, 2), context)
+    return MarketSizes(
+        {**inputs, "portfolio": (COLUMNS, PORTFOLIO["orders"]), DRAWS: (COLUMNS,)}, (COLUMNS, 2), context
+    )
 
 
 def chance(seed: int) -> torch.Generator:
@@ -100,7 +102,7 @@ def test_actions_lie_between_minus_1_and_1_and_values_are_one_a_row(name: str, c
 @pytest.mark.parametrize("kind", [ConvolutionActor, ConvolutionCritic, CnnLstmActor, CnnLstmCritic])
 def test_networks_have_weights_only_and_refuse_another_encoding(kind: Make) -> None:
     assert not list(kind(sizes_of()).buffers()), "a population holds weights only"
-    averages = Sizes({"columns": (3, 20), "portfolio": (3, PORTFOLIO["orders"]), "market": (41,)}, (3, 2), 16)
+    averages = MarketSizes({"columns": (3, 20), "portfolio": (3, PORTFOLIO["orders"]), "market": (41,)}, (3, 2), 16)
     with pytest.raises(UserError, match=f"^{kind.__name__} reads windows: set data.encoding to windows$"):
         kind(averages)
 
