@@ -219,7 +219,6 @@ def test_help(args: str, message: str, capsys: pytest.CaptureFixture[str]) -> No
         ("", "error: a command is missing; choose from fit, validate, test, predict, export, report, data, sweep, "),
         ("exprot", "sweep, fire, and see its options with --help: did you mean export?"),
         ("report", "error: folder is missing: see --help"),
-        ("predict", "error: --data.path is missing: see --help"),
         ("report --outptu x run", "error: unknown key outptu: did you mean output?"),
         ("data synthesize --out x.parquet", "error: out is no option: give its value without --out"),
         ("export --onnx", "error: --onnx needs a value: see --help"),
@@ -247,11 +246,6 @@ def test_what_is_missing_is_named(words: str, line: str, capsys: pytest.CaptureF
     with pytest.raises(SystemExit, match="2"):
         main(words.split())
     assert capsys.readouterr().err.splitlines() == [line]
-
-
-def test_commands_on_files_alone_load_neither_torch_nor_lightning() -> None:
-    code = "import sys, eigen2.cli.data, eigen2.cli.report; print({'torch', 'lightning'} & {*sys.modules})"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "set()\n"
 
 
 def test_a_reader_that_has_enough_is_no_error(tmp_path: Path) -> None:

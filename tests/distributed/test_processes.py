@@ -168,7 +168,7 @@ def test_after_a_fault_the_others_end_in_one_line_and_the_run_resumes(
             assert "--ckpt_path last resumes" in line
     assert started[broken].process.is_alive() == place.startswith("stop ")
     assert started[broken].ended(0 if place.startswith("stop ") else 60).returncode == -signal.SIGKILL
-    assert len(metrics(tmp_path / "run")) >= generation if generation else True
+    assert len(metrics(tmp_path / "run")) >= generation
     assert_same(alone, fit(1, tmp_path / "run", RUN))
 
 

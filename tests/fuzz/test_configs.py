@@ -4,7 +4,6 @@ import math
 import random
 from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -135,13 +134,3 @@ def test_every_key_set_to_anything_is_refused_in_one_line_or_runs(
     with capsys.disabled():
         print("\nconfigurations:", dict(tally))
     assert not faults, "\n".join(faults)
-
-
-def test_a_refused_run_leaves_an_earlier_one_alone(worker: Worker, tmp_path: Path) -> None:
-    root = tmp_path / "run"
-    root.mkdir()
-    (root / "config.yaml").write_text("earlier")
-    config = changed(small(), (("trainer", "default_root_dir"), str(root)), (("data", "replay_capacity"), 10**12))
-    assert worker.try_config(config, 1).code == 2
-    assert sorted(path.name for path in root.iterdir()) in (["config.yaml"], [".lock", "config.yaml"])
-    assert (root / "config.yaml").read_text() == "earlier"

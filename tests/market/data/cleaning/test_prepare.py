@@ -234,12 +234,14 @@ def test_synthesized_prices_are_clean_and_build_a_panel(out: Path, capsys: pytes
     assert build_panel(read_prices(out), validation_days=50, holdout_days=50).num_columns == 4
 
 
-def test_data_commands_do_not_load_torch(path: Path) -> None:
-    script = "import sys; from eigen2.cli.main import main; main(sys.argv[1:]); print(sys.modules.keys())"
+def test_commands_on_files_alone_load_neither_torch_nor_lightning(path: Path) -> None:
+    script = (
+        "import sys, eigen2.cli.report; from eigen2.cli.main import main; main(sys.argv[1:]); print({*sys.modules})"
+    )
     command = [sys.executable, "-c", script, "data", "inspect", str(path)]
     printed = subprocess.run(command, cwd=ROOT, capture_output=True, check=True, text=True).stdout
     assert "'eigen2.cli.data'" in printed
-    assert "'torch'" not in printed
+    assert not {"'torch'", "'lightning'"} & {*re.findall(r"'\w+'", printed)}
 
 
 @pytest.mark.skipif(not DATA.is_dir(), reason="needs the shared price files")
