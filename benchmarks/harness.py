@@ -178,6 +178,12 @@ def run(name: str, benchmark: Benchmark, settings: Settings, options: argparse.N
         for task in selected:
             rows.path(task).unlink()
     missing = [task for task in selected if rows.read(task) is None]
+    shown = tasks
+    if benchmark.uneven and options.out is not None:
+        every = {option: benchmark.settings[option] for option in CASES}
+        shown = list(benchmark.tasks({**settings, **every, "seeds": max(settings["seeds"], *rows.seeds())}))
+        for task in shown:
+            rows.read(task)  # which may have other settings
     with tempfile.TemporaryDirectory(prefix="eigen2-benchmark-") as folder, workers(options.processes) as pool:
         futures: dict[Future[Row], Task] = {
             pool.submit(_measure, benchmark.measure, task, dict(settings), Path(folder)): task for task in missing
@@ -185,12 +191,9 @@ def run(name: str, benchmark: Benchmark, settings: Settings, options: argparse.N
         for future in as_completed(futures):
             rows.write(futures[future], future.result())
             print(f"measured {futures[future].case}, seed {futures[future].seed}", file=sys.stderr)
-    if benchmark.uneven:
-        most = max(settings["seeds"], benchmark.settings["seeds"])
-        tasks = list(benchmark.tasks({**settings, **{name: benchmark.settings[name] for name in CASES}, "seeds": most}))
-    measured = {task: row for task in tasks if (row := rows.read(task)) is not None}
+    measured = {task: row for task in shown if (row := rows.read(task)) is not None}
     cases = {task.case for task in measured} if benchmark.uneven else set()
-    if absent := [task for task in tasks if task not in measured and task.case not in cases]:
+    if absent := [task for task in shown if task not in measured and task.case not in cases]:
         print(f"{name}: no figures yet, as {absent[0].case}, seed {absent[0].seed}, is not measured", file=sys.stderr)
         return
     figures = {"machine": machine, **benchmark.figures(measured)}
@@ -253,6 +256,10 @@ class Rows:
         """Return the file of a task's row."""
         digest = hashlib.blake2b(task.case.encode(), digest_size=3).hexdigest()  # cases may differ in punctuation only
         return self.folder / f"{re.sub(r'[^a-z0-9]+', '-', task.case.lower())}-{digest}-{task.seed}.json"
+
+    def seeds(self) -> list[int]:
+        """Return 1 and the seed of every row."""
+        return [1, *(int(path.stem.rpartition("-")[2]) for path in self.folder.glob("*-*.json"))]
 
     def key(self, task: Task) -> str:
         """Return a digest of everything that a row depends on."""

@@ -88,16 +88,12 @@ def has_saved(callback: ModelCheckpoint) -> bool:
     return callback._last_global_step_saved != -1
 
 
-def find_last_in(callback: ModelCheckpoint, folder: Callable[[Trainer], str]) -> None:
-    """Let a ModelCheckpoint look for `ckpt_path="last"` in a folder of its Trainer: setup, which sets it, is later."""
+def last_checkpoints(callback: ModelCheckpoint, trainer: Trainer) -> set[str]:
+    """Return what a ModelCheckpoint finds for `ckpt_path="last"`; a subclass may override the method called here."""
+    from lightning.pytorch.callbacks import ModelCheckpoint
+
     _require(callback, "_find_last_checkpoints")
-    find = callback._find_last_checkpoints
-
-    def find_in_folder(trainer: Trainer) -> set[str]:
-        callback.dirpath = folder(trainer)
-        return find(trainer)
-
-    callback._find_last_checkpoints = find_in_folder  # type: ignore[method-assign]
+    return ModelCheckpoint._find_last_checkpoints(callback, trainer)
 
 
 def timer_interval(timer: Timer) -> str:

@@ -45,15 +45,26 @@ class UserError(ValueError):
     """Bad input: one line that names the thing, its value and the remedy; the CLI prints it and exits with 2."""
 
 
-class RunStopped(BaseException):
-    """A run that was stopped early and cleanly, for a one-line reason; it can be resumed from its last checkpoint.
-
-    Not an Exception, as KeyboardInterrupt is none: a signal may raise it anywhere, also where errors are caught.
-    """
+class _Ended(BaseException):
+    """The end of a run for a one-line reason, and the process's exit code."""
 
     def __init__(self, reason: str, code: int) -> None:
-        super().__init__(reason)
-        self.code = code  # the process's exit code
+        super().__init__(reason, code)
+        self.code = code
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+class RunStopped(_Ended, Exception):
+    """A run that was stopped early and cleanly, for a one-line reason; it can be resumed from its last checkpoint."""
+
+
+class StoppedBySignal(_Ended):
+    """A run that a signal stopped; it can be resumed from its last checkpoint.
+
+    Not an Exception, as KeyboardInterrupt is none: a handler may raise it anywhere, also where errors are caught.
+    """
 
 
 def require_range(

@@ -1,8 +1,10 @@
 """Checks of settings that the command line makes itself, and calls do not."""
 
+import pickle
+
 import pytest
 
-from eigen2.errors import UserError, require_choices
+from eigen2.errors import RunStopped, StoppedBySignal, UserError, require_choices
 from eigen2.market.datamodule import MarketDataModule
 from eigen2.market.simulation.rules import TradingRules
 
@@ -15,3 +17,11 @@ def test_a_value_that_is_no_choice_is_refused_with_its_key_and_the_choices() -> 
     given = vars(MarketDataModule())
     with pytest.raises(UserError, match=r"^data\.credit is 'Order'; it must be order or close$"):
         require_choices("data", MarketDataModule.__init__, {**given, "credit": "Order"})
+
+
+@pytest.mark.parametrize("kind", [RunStopped, StoppedBySignal])
+def test_the_end_of_a_run_passes_between_processes(kind: type[RunStopped | StoppedBySignal]) -> None:
+    """A pool pickles it."""
+    end = pickle.loads(pickle.dumps(kind("no memory left", 3)))
+    assert (type(end), str(end), end.code) == (kind, "no memory left", 3)
+    assert isinstance(end, Exception) == (kind is RunStopped)

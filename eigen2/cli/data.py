@@ -110,6 +110,7 @@ def _learnability(options: Namespace) -> None:
     import numpy as np
 
     from eigen2.market.data.panel import build_panel
+    from eigen2.market.data.panel_rows import select_rows
     from eigen2.market.data.splits import SHORT_DAYS, default_days
     from eigen2.market.data.universe import Universe, read_membership, resolve
     from eigen2.market.evaluation.learnability import describe, find
@@ -120,7 +121,7 @@ def _learnability(options: Namespace) -> None:
 
     prices, (most_days, most_columns) = read_prices(options.file, options.features), LEARNABILITY_SIZE
     membership = None if options.membership is None else read_membership(options.membership)
-    days, left_out = np.unique(prices["date"]), options.holdout_days
+    days, left_out = select_rows(prices, options.indicators).dates, options.holdout_days
     if left_out is None:
         left_out = default_days("holdout_days", len(days))
     require_range("--holdout_days", left_out, least=0, most=len(days))

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import NoReturn
 
-from eigen2.errors import INTERRUPTED, OUT_OF_MEMORY, RunStopped, UserError, is_shortage, printable
+from eigen2.errors import INTERRUPTED, OUT_OF_MEMORY, RunStopped, StoppedBySignal, UserError, is_shortage, printable
 from eigen2.memory.limits import limits
 
 TRAINING = ("fit", "validate", "test")
@@ -37,7 +37,7 @@ def main(args: Sequence[str] | None = None) -> None:
     except BrokenPipeError:  # the reader of the output has what it wants, as `head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the flush at exit
         sys.exit(1)
-    except RunStopped as stop:
+    except (RunStopped, StoppedBySignal) as stop:
         _exit(stop.code, str(stop))
     except Exception as error:
         if (shortage := _find_shortage(error)) is not None:

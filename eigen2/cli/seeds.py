@@ -50,8 +50,8 @@ def train_seeds(checkpoint: Path, seeds: int, resources: Mapping[str, Mapping[st
     The seeds that follow the fit's own train one after the other in processes of their own, each in `seeds/SEED` of the
     run's folder, for as many generations as the run; one that was stopped goes on, and one that is there is left as it
     is. `resources` are settings by group, such as devices, that count in place of the run's; their `data.path` counts
-    where the run's prices are no longer. Raises UserError for a training that fails, and RunStopped when a signal stops
-    one.
+    where the run's prices are no longer. Raises UserError for a training that fails, and StoppedBySignal when a signal
+    stops one.
     """
     root, generations = checkpoint.parent.parent, generations_of(str(checkpoint))
     if checkpoint.parent.name != "checkpoints" or not generations:

@@ -260,7 +260,7 @@ def add_test_arguments(parser: LightningArgumentParser) -> None:
 
 
 def run(args: Sequence[str]) -> None:
-    """Run a training command; raises UserError for bad input, RunStopped if the run ends early."""
+    """Run a training command; raises UserError for bad input, RunStopped or StoppedBySignal if the run ends early."""
     hide_library_messages()
     commands = args[:1] if args[0] in HELP else [*HELP]
     if args[0] in ("validate", "test"):

@@ -158,7 +158,7 @@ def _growths(x: np.ndarray, y: np.ndarray, fit: _Fit, least: float) -> list[Grow
     for start, stop, _ in stretches:
         steady = _steady(x[start : stop + 1], y[start : stop + 1], least, fit.scatter)
         if steady is None:
-            if start == end and stop == len(y) - 1:  # faster since so short a time that nobody can say by how much
+            if start == end and stop == len(y) - 1 and stop - start < 2 * MIN_GENERATIONS:  # faster, too new to say how
                 growths[-1] = replace(growths[-1], until=None)
             continue
         faster = rate if start == end else 0.0

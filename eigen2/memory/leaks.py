@@ -149,7 +149,7 @@ class LeakWatch:
         if self.leak is not None:
             return self.leak.lines()
         count, least = len(self.trend.generations), WARM_UP + MIN_GENERATIONS
-        too_few = f"none, as {least} generations are needed and {count} ran"
+        too_few = f"none, with {count} of the {least} generations that it needs"
         verdict = f"healthy{self._revised}" if count >= least else too_few
         asked = [] if self._asked is None else ["kept from the generations that were traced:", *self._asked.lines()]
         return [f"verdict: {verdict}", *asked]

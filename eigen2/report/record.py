@@ -29,7 +29,12 @@ _mapping = partial(object_schema, others=True)
 PROVENANCE = _mapping(
     {},
     {
-        **{"settings": OBJECT, "versions": OBJECT, "data": OBJECT},
+        **{
+            "settings": OBJECT,
+            "versions": OBJECT,
+            "data": OBJECT,
+            "memory": {"type": "array"},
+        },  # memory: the verdict, of earlier versions
         **{"commit": NAME, "fitness": _mapping({"unit": TEXT, "over": TEXT})},
     },
 )
@@ -104,7 +109,7 @@ def load(folder: Path) -> RunRecord:
         config=_read(folder / "config.yaml", Path.read_text) or "",
         metrics=metrics,
         memory=_table(folder / "memory.csv", ["generation", "rss_bytes"], ["phase"]),
-        leaks=(_json(folder / "memory" / "verdict.json", VERDICT) or {"lines": []})["lines"],
+        leaks=(_json(folder / "memory" / "verdict.json", VERDICT) or {"lines": provenance.get("memory", [])})["lines"],
         validation=_validation(folder / "champion" / "equity.csv"),
         trades=_table(folder / source / "trades.csv", columns, ["ticker", "reason"], ["entry_date", "exit_date"]),
         test=test,

@@ -80,9 +80,13 @@ class _Checkpoint(ModelCheckpoint):
     def __init__(self, name: str, **options: Any) -> None:
         options |= {"save_top_k": 1, "enable_version_counter": False, "save_on_train_epoch_end": True}
         super().__init__(filename=Path(name).stem, **options)
-        compat.find_last_in(self, lambda trainer: str(Folder(trainer.default_root_dir) / "checkpoints"))
         self._name = name
         self._overdue = False
+
+    def _find_last_checkpoints(self, trainer: Trainer) -> set[str]:
+        """Look for `ckpt_path="last"` in the run's folder, before setup."""
+        self.dirpath = str(Folder(trainer.default_root_dir) / "checkpoints")
+        return compat.last_checkpoints(self, trainer)
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Find `checkpoints` in the run's folder; raises UserError if a link leads out of that."""

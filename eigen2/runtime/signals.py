@@ -7,7 +7,7 @@ import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from eigen2.errors import INTERRUPTED, REQUEUED, TERMINATED, RunStopped
+from eigen2.errors import INTERRUPTED, REQUEUED, TERMINATED, StoppedBySignal
 
 CODES = {signal.SIGINT: INTERRUPTED, signal.SIGTERM: TERMINATED, signal.SIGUSR1: REQUEUED}
 """Exit code by signal; SLURM sends SIGUSR1 before a job's time is up (`#SBATCH --signal=USR1@120`)."""
@@ -39,10 +39,10 @@ def left_to_this_process() -> Iterator[None]:
             signal.signal(signum, previous)
 
 
-def stopped_by(number: signal.Signals) -> RunStopped:
+def stopped_by(number: signal.Signals) -> StoppedBySignal:
     """Return the end of a command that the same command resumes; SIGUSR1 also queues its SLURM job again."""
     more = f"; {requeue()}" if number == signal.SIGUSR1 else ""
-    return RunStopped(f"stopped by {number.name}; the same command resumes{more}", CODES[number])
+    return StoppedBySignal(f"stopped by {number.name}; the same command resumes{more}", CODES[number])
 
 
 def requeue() -> str:

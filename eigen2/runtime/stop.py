@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 
-from eigen2.errors import LOST_CONTACT, RunStopped, require_range
+from eigen2.errors import LOST_CONTACT, RunStopped, StoppedBySignal, require_range
 from eigen2.runtime.signals import CODES, handling, requeue
 
 
@@ -44,7 +44,7 @@ class GracefulStop(Callback):
         self._handlers = {signum: signal.signal(signum, self._handle) for signum in (*CODES, signal.SIGALRM)}
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Record when the generation began; raise RunStopped if a signal came while the one before was saved."""
+        """Record when the generation began; raise StoppedBySignal if one came while the last was saved."""
         self._began = time.monotonic()
         if (received := self._received_by_any(trainer)) is not None:
             raise self._stopped(received, f"before generation {trainer.current_epoch}")
@@ -56,7 +56,7 @@ class GracefulStop(Callback):
             self._received, trainer.should_stop = received, True
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """End the run if a signal came and generations are left: raises RunStopped with the signal's exit code."""
+        """End the run if a signal came and generations are left: raises StoppedBySignal."""
         received, most = self._received, trainer.max_epochs
         self.teardown()
         if received is not None and (most is None or most < 0 or trainer.current_epoch < most):
@@ -101,10 +101,10 @@ class GracefulStop(Callback):
         number = int(trainer.strategy.reduce(torch.tensor(int(self._received or 0)), reduce_op="max"))
         return signal.Signals(number) if number else None
 
-    def _stopped(self, received: signal.Signals, when: str) -> RunStopped:
+    def _stopped(self, received: signal.Signals, when: str) -> StoppedBySignal:
         first = self._trainer is None or self._trainer.is_global_zero
         more = f"; {self._requeue()}" if received == signal.SIGUSR1 and first else ""
-        return RunStopped(f"stopped by {received.name} {when}; --ckpt_path last resumes{more}", CODES[received])
+        return StoppedBySignal(f"stopped by {received.name} {when}; --ckpt_path last resumes{more}", CODES[received])
 
     def _requeue(self) -> str:
         """Ask SLURM once to queue this job again; return one line about the result."""
@@ -123,7 +123,7 @@ def stops_at_once(trainer: Trainer) -> Iterator[None]:
     def stop(received: signal.Signals) -> None:
         again = received == signal.SIGUSR1 and trainer.is_global_zero and not trainer.state.stopped
         more = f"; {requeue()}" if again else ""
-        raise RunStopped(f"stopped by {received.name} outside of training; nothing is lost{more}", CODES[received])
+        raise StoppedBySignal(f"stopped by {received.name} outside of training; nothing is lost{more}", CODES[received])
 
     with handling(stop):
         yield

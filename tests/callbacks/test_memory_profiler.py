@@ -150,7 +150,7 @@ def test_announced_phases_are_measured_counted_and_logged(tmp_path: Path) -> Non
         r"memory  MB  Python [\d.]+, C heap [\d.]+, free [\d.]+, files [\d.]+, other -?[\d.]+", printed[2]
     )
     assert max(map(len, printed)) <= 80
-    assert printed[3:] == ["memory  verdict: none, as 8 generations are needed and 3 ran"]
+    assert printed[3:] == ["memory  verdict: none, with 3 of the 8 generations that it needs"]
     # metrics once an epoch, at the epoch
     curves = scalars(tmp_path / "tb")
     expected = {"memory/rss_gb", *(f"memory/owner/{name}_mb" for name in ("replay", "late", "panel", "profiler"))}
@@ -438,4 +438,4 @@ def test_the_verdict_of_an_earlier_fit_does_not_stay(fit: Fit, tmp_path: Path) -
 def test_a_few_generations_are_not_called_healthy(fit: Fit, tmp_path: Path) -> None:
     fit(MemoryProfiler(), epochs=7)
     (line,) = json.loads((tmp_path / "memory" / "verdict.json").read_text())["lines"]
-    assert line == "verdict: none, as 8 generations are needed and 7 ran"
+    assert line == "verdict: none, with 7 of the 8 generations that it needs"

@@ -134,6 +134,11 @@ def test_a_leak_that_gets_faster_goes_on() -> None:
         assert {judge(level[:count], MIN_SLOPE).kind for count in range(24, 60)} == {LEAK}
 
 
+def test_a_leak_that_ends_in_a_cache_that_fills_has_ended() -> None:
+    level = np.clip(TIME - 8, 0, 22) * 4e5 + 3e7 * (1 - np.exp(-np.maximum(0, TIME - 30) / 8))
+    assert judge(level, MIN_SLOPE).kind == ENDED
+
+
 def test_a_verdict_is_revised_when_what_looked_like_a_leak_falls() -> None:
     level = np.maximum(0, TIME - 8) % 12 * 3e5
     kinds = [judge(level[:count], MIN_SLOPE).kind for count in range(10, 60)]

@@ -138,7 +138,7 @@ def test_provenance_and_measures_of_the_run(run: Path, page: str) -> None:
     assert (rows["seed"], rows["agents"], rows["generations"]) == ("7", "4", "4, the last is 3")
     assert "torch" in rows["versions"]
     assert re.fullmatch("[0-9a-f]{64}", rows["prices"])
-    assert "verdict: none, as 8 generations are needed and 4 ran" in page
+    assert "verdict: none, with 4 of the 8 generations that it needs" in page
     assert "seed_everything: 7" in page
     table = {row[0]: row[1:] for row in measures(record)}
     assert table[""][:4] == ["champion", "buy and hold", "momentum", "1/N"]

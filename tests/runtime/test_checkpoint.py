@@ -15,7 +15,7 @@ from lightning.pytorch.loggers import CSVLogger
 
 from eigen2.cli.main import main
 from eigen2.erl.module import ERLModule
-from eigen2.errors import TERMINATED, RunStopped, UserError
+from eigen2.errors import TERMINATED, StoppedBySignal, UserError
 from eigen2.files import Folder
 from eigen2.runtime.checkpoint import (
     DurableCheckpointIO,
@@ -279,10 +279,10 @@ def test_a_signal_is_not_taken_for_a_damaged_checkpoint(tmp_path: Path, monkeypa
     DurableCheckpointIO().save_checkpoint({"a": torch.ones(3)}, tmp_path / "last.ckpt")
 
     def stop(path: Path) -> int:
-        raise RunStopped("stopped by SIGTERM", TERMINATED)
+        raise StoppedBySignal("stopped by SIGTERM", TERMINATED)
 
     monkeypatch.setattr("eigen2.runtime.checkpoint.verify_checksum", stop)
-    with pytest.raises(RunStopped, match="SIGTERM"):
+    with pytest.raises(StoppedBySignal, match="SIGTERM"):
         DurableCheckpointIO().load_checkpoint(tmp_path / "last.ckpt")
 
 

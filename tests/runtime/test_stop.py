@@ -15,7 +15,7 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.demos.boring_classes import BoringModel
 from lightning.pytorch.trainer.states import TrainerStatus
 
-from eigen2.errors import LOST_CONTACT, RunStopped
+from eigen2.errors import LOST_CONTACT, RunStopped, StoppedBySignal
 from eigen2.runtime import signals, stop
 from eigen2.runtime.checksums import verify_checksum
 from tests.erl.probe import make_trainer
@@ -127,7 +127,7 @@ def test_a_generation_that_takes_longer_than_the_grace_is_not_finished(
         callback.on_train_epoch_start(trainer, module)
         now[0] = 200.0 - left
         if left > callback.grace_seconds:
-            with pytest.raises(stop.RunStopped, match="within generation 0"):
+            with pytest.raises(StoppedBySignal, match="within generation 0"):
                 os.kill(os.getpid(), signal.SIGTERM)
         else:
             os.kill(os.getpid(), signal.SIGTERM)
@@ -142,7 +142,7 @@ def test_a_signal_while_a_generation_is_saved_starts_no_other() -> None:
         callback.on_train_epoch_end(trainer, module)
         assert not trainer.should_stop
         os.kill(os.getpid(), signal.SIGTERM)
-        with pytest.raises(stop.RunStopped, match="before generation 0; --ckpt_path last resumes"):
+        with pytest.raises(StoppedBySignal, match="before generation 0; --ckpt_path last resumes"):
             callback.on_train_epoch_start(trainer, module)
 
 
@@ -154,7 +154,7 @@ def test_a_signal_in_the_last_generation_leaves_nothing_to_resume(epochs: int, e
                 signal.raise_signal(signal.SIGTERM)
 
     trainer = make_trainer(stop.GracefulStop(), epochs=epochs)
-    with pytest.raises(RunStopped, match="after generation 0") if ends else nullcontext():
+    with pytest.raises(StoppedBySignal, match="after generation 0") if ends else nullcontext():
         trainer.fit(Signalled())
     assert (trainer.state.status, trainer.current_epoch) == ("interrupted" if ends else "finished", 1)
 
@@ -167,7 +167,7 @@ def test_before_the_end_of_training_the_job_is_queued_again_too(
     trainer = make_trainer()
     trainer.state.status = TrainerStatus(status)
     found = "outside of training; nothing is lost" + "; SLURM queued job 77 again" * queued
-    with pytest.raises(RunStopped, match=f"^stopped by SIGUSR1 {found}$"), stop.stops_at_once(trainer):
+    with pytest.raises(StoppedBySignal, match=f"^stopped by SIGUSR1 {found}$"), stop.stops_at_once(trainer):
         signal.raise_signal(signal.SIGUSR1)
     assert calls.exists() == queued
 
@@ -183,7 +183,7 @@ def test_a_signal_that_comes_while_processes_agree_is_kept(monkeypatch: pytest.M
     with watched() as (trainer, module, callback):
         monkeypatch.setattr(trainer.strategy, "reduce", reduce)
         callback.on_train_epoch_end(trainer, module)
-        with pytest.raises(stop.RunStopped, match="stopped by SIGTERM before generation 0"):
+        with pytest.raises(StoppedBySignal, match="stopped by SIGTERM before generation 0"):
             callback.on_train_epoch_start(trainer, module)
 
 
@@ -191,7 +191,7 @@ def test_once_the_run_ends_the_alarm_leaves_its_end_alone() -> None:
     """Callbacks that end before it, such as one that waits for uploads, are not interrupted."""
     with watched(grace_seconds=0.01) as (trainer, module, callback):
         callback.on_train_epoch_start(trainer, module)
-        with pytest.raises(stop.RunStopped):  # noqa: PT012 - the alarm comes whenever it does
+        with pytest.raises(StoppedBySignal):  # noqa: PT012 - the alarm comes whenever it does
             os.kill(os.getpid(), signal.SIGTERM)
             signal.pause()
         trainer.state.status = TrainerStatus.INTERRUPTED
@@ -219,7 +219,7 @@ def test_a_slow_scheduler_is_asked_once(tmp_path: Path, monkeypatch: pytest.Monk
             time.sleep(60)
 
     trainer = make_trainer(stop.GracefulStop(grace_seconds=0.1))
-    with pytest.raises(RunStopped, match="SLURM queued job 77 again"):
+    with pytest.raises(StoppedBySignal, match="SLURM queued job 77 again"):
         trainer.fit(Slow())
     assert calls.read_text() == "\n"
 

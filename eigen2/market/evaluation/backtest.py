@@ -241,8 +241,7 @@ class Backtest:
             if name not in detailed
         ]
         ranked = [["Rank IC", *(f"{horizon} day{'s' * (horizon > 1)}" for horizon in HORIZONS)]] + [
-            [name, *(f"{each.mean:.4f} (t {each.t:.1f})" if len(each.known) else "-" for each in horizons.values())]
-            for name, horizons in self.information.items()
+            [name, *(_mean_and_t(each) for each in horizons.values())] for name, horizons in self.information.items()
         ]
         count = self.champion.unfunded
         notes = {
@@ -311,6 +310,11 @@ selection    deflated Sharpe ratio {deflated} of {self.tried:,} agents tried;
         return pd.DataFrame(columns, index=pd.Index(self.dates, name="date"))
 
 
+def _mean_and_t(found: Information) -> str:
+    mean = f"{found.mean:.4f}" if len(found.known) else "-"
+    return f"{mean} (t {found.t:.1f})" if np.isfinite(found.t) else mean
+
+
 def _table(rows: list[list[str]], width: int) -> str:
     """Return rows as lines of a terminal; all cells but the first are `width` wide."""
     return "\n".join(f"{name:<18}" + "".join(f"{value:>{width}}" for value in values) for name, *values in rows)
@@ -342,7 +346,7 @@ def backtest(
         return simulate(prices, own_rules, own_account, days, policy, accounts, market.capacity)
 
     simulated = {name: play(contender) for name, contender in contenders.items()}
-    random = random_baseline(prices, rules, account, simulated["champion"], days, policies, rng)
+    random = random_baseline(prices, rules, account, simulated["champion"], days, policies, rng, market.capacity)
     ticker, benchmark = market.benchmark or (None, None)
     simulations = {
         "champion": simulated.pop("champion"),

@@ -15,7 +15,7 @@ from eigen2.market.evaluation import performance
 from eigen2.market.simulation.account import AccountRules, Capacity
 from eigen2.market.simulation.base import MarketEnvironment, window_options
 from eigen2.market.simulation.portfolio import make_environment
-from eigen2.market.simulation.rules import CLOSE_REASONS, TradingRules
+from eigen2.market.simulation.rules import TradingRules
 
 Prices = Float32[np.ndarray, "days columns bars"]  # see `MarketPanel.prices`
 Policy = Callable[[dict[str, Tensor]], Tensor]
@@ -23,7 +23,7 @@ Policy = Callable[[dict[str, Tensor]], Tensor]
 take-profits, see `TradingEnvironment`, or scores, see `PortfolioEnvironment`."""
 
 
-ORDER = ("day", "coefficient", "target", "held_days", "cut")
+ORDER = ("day", "coefficient", "target", "held_days")
 
 
 class Day(NamedTuple):
@@ -57,8 +57,7 @@ class Simulation:
     closed: pd.DataFrame  # a row for each closed position, see `AccountRecord.trades`
     orders: pd.DataFrame = field(default_factory=lambda: order_table(np.zeros((0, len(ORDER)))))
     """A row for every order that filled, by day: the `day` of the decision, `coefficient`, `target` (take-profit in
-    percent), the `held_days` until the policy or the last day closed the position (infinity: the rules did), and
-    whether the last day `cut` these short."""
+    percent), and the `held_days` until the policy closed the position (infinity: the rules or the last day did)."""
     scores: Float[np.ndarray, "rebalancings columns"] = field(default_factory=lambda: np.zeros((0, 0)))
     """Scores of the first account at every rebalancing, where it gives target weights."""
     by_weights: bool = False  # it holds target weights, so no position is opened or closed
@@ -119,34 +118,26 @@ def simulate(
     )
 
 
-def order_table(rows: Float[np.ndarray, "orders 5"]) -> pd.DataFrame:
+def order_table(rows: Float[np.ndarray, "orders 4"]) -> pd.DataFrame:
     """Return numbers of orders as a table, see `Simulation.orders`."""
-    return pd.DataFrame(rows, columns=list(ORDER)).astype({"day": np.int64, "cut": bool})
+    return pd.DataFrame(rows, columns=list(ORDER)).astype({"day": np.int64})
 
 
 def _orders(played: Iterator[Day], rules: TradingRules, cells: int) -> pd.DataFrame:
     """Return the orders that filled, see `Simulation`."""
-    orders, exits, ends = list[np.ndarray](), [np.zeros((2, 0))], [np.zeros((2, 0))]
+    orders, exits = [np.zeros((0, len(ORDER)))], [np.zeros((2, 0))]
     count, order_of = 0, np.zeros(cells, np.int64)  # the order that opened the position of a cell
     for day in played:
-        held, fills, closes = day.observation["held_days"].flatten().numpy(), day.info["fills"], day.info["closes"]
+        held, fills = day.observation["held_days"].flatten().numpy(), day.info["fills"]
         asked = day.action.reshape(-1, 2)[fills.cell, 1].nan_to_num(rules.min_target)
         target = asked.clamp(rules.min_target, rules.max_target).numpy()
         exits.append(np.stack([order_of[day.info["exits"]], held[day.info["exits"]]]))
         decided = np.full(len(target), int(day.observation["day"].flatten()[0]))
-        rest = np.full(len(target), np.inf), np.zeros(len(target))
-        orders.append(np.column_stack([decided, fills.coefficient, target, *rest]))
+        orders.append(np.column_stack([decided, fills.coefficient, target, np.full(len(target), np.inf)]))
         order_of[fills.cell] = np.arange(count, count := count + len(target))
-        ended = closes.cell[closes.reason == CLOSE_REASONS.index("window_end")]
-        ends.append(np.stack([order_of[ended], held[ended] + 1.0]))
-    result = np.concatenate([np.zeros((0, len(ORDER))), *orders])
-    order, days = np.concatenate(ends, axis=1)
-    result[order.astype(np.int64), 3:] = np.column_stack([days, np.ones(len(days))])
+    result = np.concatenate(orders)
     order, days = np.concatenate(exits, axis=1)
-    first = np.full(len(result), np.inf)
-    np.minimum.at(first, order.astype(np.int64), days)  # an exit that did not fill was ordered again
-    sold = np.isfinite(first)
-    result[sold, 3:] = np.column_stack([first[sold], np.zeros(sold.sum())])
+    np.minimum.at(result[:, 3], order.astype(np.int64), days)  # an exit that did not fill was ordered again
     return order_table(result)
 
 

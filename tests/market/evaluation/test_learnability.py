@@ -166,6 +166,18 @@ def test_days_of_the_test_are_not_looked_at(
         )
         found.append(capsys.readouterr().out.splitlines()[1:])
     assert found[0] == found[1] == found[2]
+    days = pd.bdate_range(prices["date"].max(), periods=200)[1:]
+    index = pd.DataFrame(
+        {"date": days, "ticker": "VIX", "open": 1.0, "high": 1.0, "low": 1.0, "close": 1.0, "volume": 1}
+    )
+    first = prices.assign(open=1.0).groupby("date", as_index=False).first().assign(ticker="VIX")
+    pd.concat([prices, first, index]).to_parquet(tmp_path / "p.parquet")  # which goes on after the prices
+    main(["data", "learnability", str(tmp_path / "p.parquet"), "--holdout_days", "100", "--indicators", '["VIX"]'])
+    own, others = (
+        next(line for line in lines if line.startswith("scored"))
+        for lines in (found[0], capsys.readouterr().out.splitlines())
+    )
+    assert own == others
 
 
 def learned(file: Path, capsys: pytest.CaptureFixture[str], *options: str) -> str:

@@ -55,7 +55,7 @@ class TestSimulate:
         assert simulation.traded == pytest.approx([shares * 210 + second * 220])
         assert simulation.trades.tolist() == [2]
         assert simulation.exposure[0] == pytest.approx([0, shares * 100, 0, 0])
-        assert simulation.orders.to_numpy(float).tolist() == [[0, 2, 10, np.inf, 0], [2, 2, 10, 1, 1]]
+        assert simulation.orders.to_numpy(float).tolist() == [[0, 2, 10, np.inf], [2, 2, 10, np.inf]]
 
     def test_targets_of_orders_are_those_that_counted(self) -> None:
         for asked, target in ((1e9, 50), (-5, 10), (NAN, 10)):

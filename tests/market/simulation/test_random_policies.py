@@ -1,8 +1,10 @@
 """Random policies make the decisions of another policy at random: as often, for as long, with as much money."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from hypothesis import given
@@ -18,22 +20,14 @@ from eigen2.market.synthetic.generator import SyntheticMarket
 from tests.market.simulation.episodes import NAN, flat, rules
 
 DAYS = range(20, 110)
-NOTHING = Simulation(
-    np.zeros((1, 1)), np.zeros((1, 1)), np.zeros(1), np.zeros(1, np.int64), order_table(np.zeros((0, 5)))
-)
+NOTHING = Simulation(np.zeros((1, 1)), np.zeros((1, 1)), np.zeros(1), np.zeros(1, np.int64), pd.DataFrame())
 
 
-def other(days: list[int], held_days: float = np.inf) -> Simulation:
-    """Return a simulation with an order of its own size on each of the days, in their order."""
-    sizes = np.linspace(1, 5, len(days)), np.linspace(10, 50, len(days))
-    rest = np.full(len(days), held_days), np.zeros(len(days))
-    return Simulation(
-        *[np.zeros((1, 1))] * 2,
-        np.zeros(1),
-        np.zeros(1, np.int64),
-        NOTHING.closed,
-        order_table(np.column_stack([days, *sizes, *rest])),
-    )
+def other(days: list[int]) -> Simulation:
+    """Return a simulation with an order of its own size on each of the days, whose position the rules closed."""
+    count = len(days)
+    sizes = np.column_stack([days, np.linspace(1, 5, count), np.linspace(10, 50, count), np.full(count, np.inf)])
+    return replace(NOTHING, orders=order_table(sizes))
 
 
 def seen(day: int, held: Any, room: float = 1.0) -> dict[str, Tensor]:
@@ -68,37 +62,34 @@ def test_accounts_differ_and_the_seed_decides() -> None:
     assert (first[:, -1] != another[:, -1]).all()
 
 
-def test_the_sequence_and_its_intervals_are_kept_from_a_random_day_on() -> None:
-    """Of 40 decisions on days 0 to 39; columns and beginnings are drawn evenly."""
-    prices, days, columns, placed = flat(41, 4), [0, 1, 5, 20], np.zeros(4), np.zeros((400, 40))
+def test_orders_are_given_on_their_days_in_columns_drawn_evenly() -> None:
+    prices, days, columns = flat(41, 4), [0, 1, 5, 20], np.zeros(4)
     policy = random_baseline(prices, rules(), AccountRules(), other(days), range(0, 41), 400, np.random.default_rng(1))
     for day in range(40):
         coefficient = policy(seen(day, np.zeros((400, 4))))[0, :, :, 0].numpy()
         columns += (coefficient > 0).sum(0)
-        placed[:, day] = coefficient.sum(1)
-    own = np.zeros(40, np.float32)
-    own[days] = np.linspace(1, 5, 4)
-    begins = [next(shift for shift in range(40) if np.array_equal(row, np.roll(own, shift))) for row in placed]
-    assert abs(np.bincount(begins, minlength=40) - 10).max() < 15  # deviation 3.1
+        size = np.float32(1 + 4 / 3 * days.index(day)) if day in days else 0
+        np.testing.assert_allclose(coefficient.sum(1), size)
     assert abs(columns - 400).max() < 90  # deviation 17
     assert columns.sum() == 1600
 
 
 def test_nothing_held_or_without_a_price_is_ordered() -> None:
-    prices = flat(5, 4)
-    prices[:, 0] = NAN
+    """Nor what has none at the next open, where an order would not fill."""
+    prices = flat(6, 5)
+    prices[:, 0] = prices[1:, 4] = NAN
     trading = rules(max_opens_per_day=4)
     policy = random_baseline(
         prices,
         trading,
         AccountRules(),
         other([0] * 4 + [1] * 4 + [2] * 4 + [3] * 4),
-        range(0, 5),
+        range(0, 6),
         1,
         np.random.default_rng(2),
     )
     for day in range(4):
-        assert (policy(seen(day, [[0, 1, 0, 0]]))[0, 0, :, 0] >= 1).tolist() == [False, False, True, True]
+        assert (policy(seen(day, [[0, 1, 0, 0, 0]]))[0, 0, :, 0] >= 1).tolist() == [False, False, True, True, False]
 
 
 def test_an_order_waits_until_there_is_a_column_and_money() -> None:
@@ -133,18 +124,27 @@ def without_skill(trading: TradingRules, days: int, columns: int, sells_after: f
 
 
 @pytest.mark.parametrize(
-    ("days", "unit_share", "opens", "sells_after"),
-    [(68, 0.01, 1, np.inf), (68, 0.01, 1, 5), (120, 0.01, 1, np.inf), (120, 0.05, 1, np.inf), (120, 0.01, 2, 12)],
+    ("days", "account", "rules", "sells_after"),
+    [
+        (68, {}, {}, np.inf),
+        (68, {}, {}, 5),
+        (120, {"unit_share": 0.05}, {}, np.inf),  # there is not always money for an order
+        (120, {}, {"max_opens_per_day": 2}, 12),
+        (80, {}, {"max_holding_days": 250}, np.inf),
+        (80, {"whole_shares": True, "initial_cash": 10_000}, {}, np.inf),  # half of the columns are too dear
+    ],
 )
 def test_exposure_and_turnover_are_those_of_the_other_policy(
-    days: int, unit_share: float, opens: int, sells_after: float
+    days: int, account: dict[str, Any], rules: dict[str, Any], sells_after: float
 ) -> None:
-    """Also of short spans, whose end cuts most positions, and where there is not always money for an order."""
-    prices, account = random_walks(days, 40), AccountRules(unit_share=unit_share)
-    trading = TradingRules(max_opens_per_day=opens, cost_bps=0, slippage_bps=0)
-    own = simulate(prices, trading, account, range(days), without_skill(trading, days, 40, sells_after))
-    policy = random_baseline(prices, trading, account, own, range(days), 50, np.random.default_rng(0))
-    found = simulate(prices, trading, account, range(days), policy, 50)
+    """Also of short spans, whose end cuts most positions, and of prices with gaps."""
+    prices, money = random_walks(days, 40), AccountRules(**account)
+    prices[:, ::2] *= 20 if "whole_shares" in account else 1
+    prices[np.random.default_rng(2).random((days, 40)) < 0.05] = NAN
+    trading = TradingRules(**{"cost_bps": 0, "slippage_bps": 0, **rules})
+    own = simulate(prices, trading, money, range(days), without_skill(trading, days, 40, sells_after))
+    policy = random_baseline(prices, trading, money, own, range(days), 50, np.random.default_rng(0))
+    found = simulate(prices, trading, money, range(days), policy, 50)
     for name in ("exposure", "turnover"):
         assert found.measures()[name] == pytest.approx(own.measures()[name], rel=0.06)
 
@@ -165,8 +165,7 @@ def test_positions_are_held_as_long_as_those_of_the_other_policy(execution: str)
 
     simulation = simulate(prices, trading, account, DAYS, for_days)
     # a day without a price is one more
-    assert {2, 6} <= {*simulation.orders[:-5].query("not cut")["held_days"]} <= {2, 3, 6, 7}
-    assert simulation.orders["cut"].sum() >= 3
+    assert {2, 6} <= {*simulation.orders[:-9]["held_days"]} <= {2, 3, 6, 7}
     policy = random_baseline(prices, trading, account, simulation, DAYS, 100, np.random.default_rng(0))
     others = simulate(prices, trading, account, DAYS, policy, 100)
     ends = others.closed.query("exit_day < 109 and reason == 6")
@@ -174,6 +173,16 @@ def test_positions_are_held_as_long_as_those_of_the_other_policy(execution: str)
     own = simulation.closed.query("exit_day < 109 and reason == 6")
     expected = (own["exit_day"] - own["entry_day"]).value_counts(normalize=True)
     assert days[expected.index].to_numpy() == pytest.approx(expected.to_numpy(), abs=0.05)
+
+
+def test_a_gap_in_prices_changes_no_score_of_another_column() -> None:
+    prices, days = random_walks(60, 12), range(10, 60)
+    prices[np.random.default_rng(3).random((60, 12)) < 0.1] = NAN
+    trading = TradingRules(mode="weights", rebalance_days=1)
+    champion = replace(NOTHING, scores=np.tile(np.linspace(-1, 1, 12), (49, 1)))
+    policy = random_baseline(prices, trading, AccountRules(), champion, days, 20, np.random.default_rng(0))
+    first, *others = (policy({"day": torch.full((1, 20), day)}) for day in range(15, 55))
+    assert all(torch.equal(first, scores) for scores in others)
 
 
 @given(st.integers(1, 9), st.integers(0, 2**16))
