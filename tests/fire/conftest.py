@@ -11,6 +11,7 @@ import torch
 
 from eigen2.cli.main import main
 from eigen2.fire.landscapes.landscape import RANGES, Landscape
+from eigen2.fire.simulation import local_search
 from eigen2.fire.simulation.spread import FireModel
 
 ROOT = Path(__file__).parents[2]
@@ -23,7 +24,7 @@ def command(name: str, root: Path, *more: str) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(ROOT)
         patch.setattr(sys, "argv", ["cli.py"])
-        patch.setattr("eigen2.fire.simulation.local_search.EVALUATIONS", 100)  # of thousand: a test takes seconds less
+        patch.setattr(local_search, "EVALUATIONS", 100)  # of thousand: a test takes seconds less
         torch.set_num_threads(1)
         main([name, *SMALL, f"--trainer.default_root_dir={root}", *more])
 

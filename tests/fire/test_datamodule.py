@@ -18,6 +18,7 @@ from eigen2.fire.landscapes.rasters import READ_BYTES, RegionFiles
 from eigen2.fire.simulation.environment import action_mask
 from eigen2.fire.simulation.spread import Weather, spread_rates
 from eigen2.runtime.stop import stops_at_once
+from tests.erl.probe import make_trainer
 
 
 def test_no_landscape_is_in_two_splits() -> None:
@@ -158,7 +159,7 @@ def test_environments_in_processes_leave_signals_of_the_group_to_the_run() -> No
     sizes = {"num_landscapes": 1, "eval_landscapes": 1, "num_parallel_envs": 2, "batch_size": 2, "warmup": 2}
     data = FuelBreakDataModule(grid_size=10, ignitions=30, parallel_method="async", **sizes)
     before = signal.getsignal(signal.SIGINT)
-    with stops_at_once():
+    with stops_at_once(make_trainer()):
         data.build("fit", torch.device("cpu"))
     try:
         assert signal.getsignal(signal.SIGINT) is before

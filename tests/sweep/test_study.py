@@ -149,7 +149,7 @@ def test_trials_below_the_median_are_pruned(tmp_path: Path) -> None:
     """Once two trials are complete, trials below the median are pruned: with this seed the next two."""
     folder = tmp_path / "sweep"
     after = ["--prune_after.trials", 2, "--prune_after.generations", 1, "--seed", 8]
-    main(options(folder, SPACE, "--trials", 4, *after, "--set", "model.noise_decay=0.3"))
+    main(options(folder, SPACE, "--trials", 4, *after, "--set", "model.noise_decay=0.6"))
     trials = [(row["state"], row["generations"]) for row in rows(folder)]
     assert trials == [("complete", "4")] * 2 + [("pruned", "2")] * 2
     for number in (2, 3):
