@@ -159,7 +159,7 @@ class Backtest:
             f"{warning}Net of costs the champion earned {champion} in {len(self.dates) - 1} days, equal parts of all "
             f"columns (1/N) {equal}: {mean:+.1f} points a year beyond it, with a 95 % interval from {low:+.1f} to "
             f"{high:+.1f}{self._trainings()}. {self._ranking()} "
-            f"By luck, its decisions at random earn as much with p = {self.luck['p_value']:.3f}; the "
+            f"By luck, its decisions in random columns earn as much with p = {self.luck['p_value']:.3f}; the "
             f"probability that it has more skill than the luckiest of {self.tried:,} agents is {skill}."
         )
 
@@ -269,7 +269,7 @@ test         {days["first"]} to {days["last"]} ({days["count"]} days), champion 
 {_table(ranked, 18)}
 {self._robustness()}
 luck         better than {luck["percentile"]:.1f} % of {luck["policies"]:,} policies with its
-             decisions at random; p = {luck["p_value"]:.4f}
+             decisions in random columns; p = {luck["p_value"]:.4f}
 selection    deflated Sharpe ratio {deflated} of {self.tried:,} agents tried;
              probability of backtest overfitting {overfitting}{lines}"""
 
