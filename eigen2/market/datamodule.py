@@ -264,9 +264,8 @@ class MarketDataModule(RolloutDataModule):
     def discount(self) -> float:  # type: ignore[override]
         """Return the discount for which the default networks learn most.
 
-        An order is credited with all that it earned, a decision to sell with what it changed, so that nothing is left
-        to come; the values of later orders would be mostly noise. What target weights cost depends on those before
-        them, and rewards on the day of sale come up to `max_holding_days` after the order.
+        Orders are credited with all that they earn, decisions to sell with what they change, so nothing is to come.
+        What target weights cost depends on those before, and rewards on the day of sale come days after the order.
         """
         if self.rules.mode == "weights":
             return 0.5

@@ -84,7 +84,7 @@ class RunRecord:
     config: str
     metrics: pd.DataFrame
     memory: pd.DataFrame | None
-    leaks: list[str]  # lines of the verdict on memory
+    memory_verdict: list[str]  # lines of the verdict on memory
     validation: pd.DataFrame | None
     trades: pd.DataFrame | None
     test: dict[str, Any] | None
@@ -109,7 +109,9 @@ def load(folder: Path) -> RunRecord:
         config=_read(folder / "config.yaml", Path.read_text) or "",
         metrics=metrics,
         memory=_table(folder / "memory.csv", ["generation", "rss_bytes"], ["phase"]),
-        leaks=(_json(folder / "memory" / "verdict.json", VERDICT) or {"lines": provenance.get("memory", [])})["lines"],
+        memory_verdict=(_json(folder / "memory" / "verdict.json", VERDICT) or {"lines": provenance.get("memory", [])})[
+            "lines"
+        ],
         validation=_validation(folder / "champion" / "equity.csv"),
         trades=_table(folder / source / "trades.csv", columns, ["ticker", "reason"], ["entry_date", "exit_date"]),
         test=test,

@@ -7,10 +7,9 @@ from torch import Tensor
 
 from eigen2.market.data.panel_rows import orderable
 from eigen2.market.simulation.account import AccountRules, Capacity
+from eigen2.market.simulation.policies import CLOSE, OPEN
 from eigen2.market.simulation.rules import TradingRules
 from eigen2.market.simulation.simulate import Policy, Prices, Simulation
-
-OPEN, CLOSE = 0, 3  # of the last axis of prices
 
 
 def random_baseline(
