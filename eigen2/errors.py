@@ -41,6 +41,11 @@ def one_line(error: BaseException) -> str:
     return " ".join(str(error).split())[:160]
 
 
+def install_hint(extra: str) -> str:
+    """Return the command that installs an optional extra of eigen2, which is on no package index."""
+    return f"pip install -c constraints.txt -e '.[{extra}]' in the folder of eigen2"
+
+
 class UserError(ValueError):
     """Bad input: one line that names the thing, its value and the remedy; the CLI prints it and exits with 2."""
 

@@ -7,7 +7,7 @@ module before `gymnasium.make`, or name it in the id, `gymnasium.make("eigen2.re
 from gymnasium.envs import registration
 
 ENV_ID = "eigen2/Trading-v0"  # for `gymnasium.make` and `gymnasium.make_vec`
-FIRE_ID = "eigen2/FuelBreaks-v0"  # needs `pip install 'eigen2[fire]'`
+FIRE_ID = "eigen2/FuelBreaks-v0"  # needs the extra `fire`
 ENTRY_POINTS = {
     ENV_ID: "eigen2.market.serving.gym:TradingEnv",
     FIRE_ID: "eigen2.fire.simulation.environment:FuelBreakEnv",

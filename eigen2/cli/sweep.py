@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from jsonargparse import Namespace
 
 from eigen2.cli.parser import Parser
-from eigen2.errors import UserError, require_range
+from eigen2.errors import UserError, install_hint, require_range
 from eigen2.runtime.signals import handling, stopped_by
 from eigen2.sweep import trial
 
@@ -58,7 +58,7 @@ def run(command: str, options: Namespace) -> None:
         from eigen2.sweep.space import check_key, corners, read_mapping, read_space
         from eigen2.sweep.study import Sweep
     except ImportError as error:
-        raise UserError(f"sweep needs Optuna ({error}): pip install 'eigen2[sweep]'") from error
+        raise UserError(f"sweep needs Optuna ({error}): {install_hint('sweep')}") from error
     space, config = read_space(options.space), read_mapping("--config", options.config)
     _refuse_uploads(config, options.set)
     fixed = {

@@ -24,7 +24,7 @@ from eigen2.cli.parser import Parser, explain, is_union_error
 from eigen2.cli.seeds import train_seeds
 from eigen2.core.module import GenerationModule
 from eigen2.distributed.strategy import PopulationStrategy, check_world, listed_gpus, processes
-from eigen2.errors import OUT_OF_MEMORY, RunStopped, UserError, require_range
+from eigen2.errors import OUT_OF_MEMORY, RunStopped, UserError, install_hint, require_range
 from eigen2.runtime.checkpoint import ChampionCheckpoint, DurableCheckpointIO
 from eigen2.runtime.console import GenerationReport, hide_library_messages
 from eigen2.runtime.logger import RunLogger
@@ -324,7 +324,7 @@ def classes(workload: str) -> tuple[type[GenerationModule[Any]], type[LightningD
     try:
         module, data = (getattr(import_module(path), name) for path, name in WORKLOADS[workload])
     except ModuleNotFoundError as error:
-        raise UserError(f"workload {workload} needs {error.name}: pip install 'eigen2[{workload}]'") from error
+        raise UserError(f"workload {workload} needs {error.name}: {install_hint(workload)}") from error
     return module, data
 
 

@@ -12,7 +12,7 @@ from jaxtyping import Float32
 from torch import Tensor
 
 from eigen2.core.replay import Field
-from eigen2.errors import UserError
+from eigen2.errors import UserError, install_hint
 
 
 def make(env_id: str, settings: Mapping[str, Any], max_episode_steps: int | None) -> gymnasium.Env[Any, Any]:
@@ -21,7 +21,7 @@ def make(env_id: str, settings: Mapping[str, Any], max_episode_steps: int | None
         made = gymnasium.make(env_id, max_episode_steps=max_episode_steps, disable_env_checker=True, **settings)
     except (gymnasium.error.Error, ImportError, TypeError, ValueError) as error:
         missing = isinstance(error, gymnasium.error.DependencyNotInstalled)
-        hint = "; MuJoCo: pip install 'eigen2[control]'" if missing and "MuJoCo" in str(error) else ""
+        hint = f"; MuJoCo: {install_hint('control')}" if missing and "MuJoCo" in str(error) else ""
         raise UserError(f"data.env_id {env_id}: {error}{hint}") from error
     action, observation = made.action_space, made.observation_space
     fault = None

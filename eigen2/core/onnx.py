@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from eigen2.core.networks import Sizes
-from eigen2.errors import UserError, one_line
+from eigen2.errors import UserError, install_hint, one_line
 from eigen2.files import replacing
 
 LIBRARIES = ("onnx", "onnxscript")
@@ -32,7 +32,7 @@ def write_onnx(actor: nn.Module, sizes: Sizes, file: Path) -> Path:
     """Write an actor as a graph from its named inputs, (batch, ...), to `action`; UserError if that fails."""
     missing = [name for name in LIBRARIES if find_spec(name) is None]
     if missing:
-        raise UserError(f"an ONNX graph needs {' and '.join(missing)}: pip install 'eigen2[onnx]'")
+        raise UserError(f"an ONNX graph needs {' and '.join(missing)}: {install_hint('onnx')}")
     if "panel" in sizes.inputs:
         problem = "an actor of data.encoding windows reads the whole panel, which an ONNX graph does not hold"
         raise UserError(f"{problem}; train with data.encoding averages")

@@ -21,7 +21,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
-from eigen2.errors import UserError
+from eigen2.errors import UserError, install_hint
 from eigen2.files import Folder
 from eigen2.runtime.checkpoint import LAST, PARTS, listed_parts
 from eigen2.runtime.checksums import DamagedFile, verify_checksum
@@ -78,7 +78,7 @@ def _library(provider: str) -> Any:
     try:
         return importlib.import_module(name)
     except ImportError as error:
-        raise UserError(f"CheckpointUploader needs {name} for {provider}: pip install 'eigen2[cloud]'") from error
+        raise UserError(f"CheckpointUploader needs {name} for {provider}: {install_hint('cloud')}") from error
 
 
 def connect(place: Place) -> Any:

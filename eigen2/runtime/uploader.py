@@ -128,7 +128,7 @@ class CheckpointUploader(Callback):
     """Copies last.ckpt and best.ckpt to a bucket on Amazon S3 (or a compatible server) or Google Cloud Storage.
 
     After each generation, what is new in the run's folder `checkpoints` is uploaded by a background thread. Errors of
-    the bucket never stop training; they are shown once a generation. Needs `pip install 'eigen2[cloud]'`. Credentials
+    the bucket never stop training; they are shown once a generation. Needs the extra `cloud`. Credentials
     are not settings: those of the environment are used (AWS_*, ~/.aws, GOOGLE_APPLICATION_CREDENTIALS, those of the
     machine). `--ckpt_path last` downloads the newest checkpoint if there is none in the folder.
 

@@ -191,4 +191,5 @@ def test_what_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch, capsys:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "scipy", None)
     said = ended(capsys, 2, ["fit", *SMALL, "--trainer.default_root_dir=nowhere"])
-    assert said == "error: workload fire needs scipy: pip install 'eigen2[fire]'"
+    remedy = "pip install -c constraints.txt -e '.[fire]' in the folder of eigen2"
+    assert said == f"error: workload fire needs scipy: {remedy}"

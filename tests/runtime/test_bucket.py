@@ -195,7 +195,7 @@ def test_settings_come_before_the_environment(environment: pytest.MonkeyPatch, t
         (("s3", "mine", "../other"), "CheckpointUploader.prefix must be letters"),
         (("s3", "mine", None, Path("my runs")), "name of the run's folder my runs cannot be a prefix: set Checkpoint"),
         (("gs", "mine", None), "GOOGLE_APPLICATION_CREDENTIALS does not name"),
-        (("s3", "mine", None), r"needs s3fs for s3: pip install 'eigen2\[cloud\]'"),
+        (("s3", "mine", None), r"needs s3fs for s3: pip install -c constraints.txt -e '\.\[cloud\]'"),
     ],
 )
 def test_an_invalid_place_is_refused_without_repeating_its_value(

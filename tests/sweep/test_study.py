@@ -14,6 +14,7 @@ import psutil
 import pytest
 
 from eigen2.cli.main import main
+from eigen2.errors import install_hint
 from eigen2.files import Folder
 from eigen2.sweep import trial
 from tests.command import ROOT, Started
@@ -110,7 +111,7 @@ def test_invalid_options_are_refused_in_one_line(
     monkeypatch.setitem(sys.modules, "optuna", None)
     for name in ("eigen2.sweep.study", "eigen2.sweep.space"):
         monkeypatch.delitem(sys.modules, name)
-    assert refusal(capsys, options(folder)).endswith("): pip install 'eigen2[sweep]'")
+    assert refusal(capsys, options(folder)).endswith(f"): {install_hint('sweep')}")
 
 
 def test_a_sweep_finds_the_best_and_refuses_other_settings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

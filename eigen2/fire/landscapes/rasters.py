@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Bool, Float64
 from numpy.typing import NDArray
 
-from eigen2.errors import UserError, require_range
+from eigen2.errors import UserError, install_hint, require_range
 from eigen2.fire.landscapes.fuels import BARE, NON_BURNABLE, require_known
 from eigen2.fire.landscapes.landscape import RANGES, Landscape, Split, slopes
 from eigen2.fire.landscapes.plausibility import contradictions
@@ -201,7 +201,7 @@ def _opened(path: str) -> Iterator[Any]:
     try:
         import rasterio
     except ImportError as error:
-        raise UserError(f"rasters need rasterio ({error}): pip install 'eigen2[fire]'") from error
+        raise UserError(f"rasters need rasterio ({error}): {install_hint('fire')}") from error
     if not Path(path).is_file():
         raise UserError(f"{path} does not exist, or is no file; name a GeoTIFF or an ESRI ASCII grid")
     try:

@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import csv
 
-from eigen2.errors import UserError, is_shortage, one_line
+from eigen2.errors import UserError, install_hint, is_shortage, one_line
 from eigen2.market.data import columns
 from eigen2.market.data.csv_format import CsvFormat, guess_decimal, guess_sep
 from eigen2.market.data.dates import ISO, DateFormat, guess_dates, times_of_day
@@ -285,7 +285,7 @@ def _read_sheet(path: Path, where: str) -> bytes:
         # an extra, which takes half a second to import
         from openpyxl import load_workbook
     except ImportError as error:
-        raise UserError(f"{where} is an Excel file: pip install 'eigen2[xlsx]', or save it as CSV") from error
+        raise UserError(f"{where} is an Excel file: {install_hint('xlsx')}, or save it as CSV") from error
     content = BytesIO()
     try:
         _require_small_parts(path, where)

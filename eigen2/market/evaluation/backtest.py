@@ -384,10 +384,10 @@ def _hold(market: Market, what: str, bought: Prices, capacity: Capacity = None) 
 
 
 def _left_out() -> str | None:
-    """Return which baselines lack their library, and how to install it; None if none does."""
+    """Return which baselines lack their library, and the extra that has it; None if none does."""
     found = {"LightGBM": HAS_LIGHTGBM, "minimum variance": HAS_SCIKIT_LEARN}
     missing = [name for name, is_found in found.items() if not is_found]
-    return f"{' and '.join(missing)}: pip install 'eigen2[baselines]'" if missing else None
+    return f"{' and '.join(missing)}: install the extra baselines" if missing else None
 
 
 def _contenders(market: Market, champion: Policy, ensemble: Policy | None) -> dict[str, Contender]:

@@ -10,7 +10,7 @@ from eigen2.market.data.panel import MarketPanel
 from eigen2.market.data.splits import describe_days
 from eigen2.market.evaluation.information import HORIZONS, Information, forward_returns, information, rank_ic
 from eigen2.market.evaluation.rankers import fit_rankers
-from eigen2.market.features.boosting import HAS_LIGHTGBM, MISSING
+from eigen2.market.features.boosting import HAS_LIGHTGBM
 from eigen2.market.features.encoding import AverageEncoder
 from eigen2.market.simulation.base import last_valid
 from eigen2.market.simulation.simulate import Prices
@@ -114,7 +114,7 @@ def describe(findings: list[Finding], panel: MarketPanel, columns: int) -> str:
         f"columns      {columns:,}",
         f"trained on   {describe_days(splits.train, dates)}",
         f"scored on    {describe_days([splits.holdout], dates)}",
-        *(() if HAS_LIGHTGBM else (f"left out     {MISSING}",)),
+        *(() if HAS_LIGHTGBM else ("left out     LightGBM: install the extra baselines",)),
         *("", heading, *(finding.row for finding in findings), ""),
         *([UNKNOWN, ""] if any(not len(finding.information.known) for finding in findings) else ()),
     ]

@@ -12,7 +12,6 @@ from jaxtyping import Bool, Float
 from eigen2.market.features.ridge import Days, Describe, Returns, day_blocks, mean_over
 
 HAS_LIGHTGBM = find_spec("lightgbm") is not None
-MISSING = "LightGBM is not installed: pip install 'eigen2[baselines]'"
 MOST_ROWS = 250_000  # days x columns that trees learn from; of more days, evenly spaced ones
 ROUNDS, PATIENCE = 200, 20  # trees, and those in a row without a smaller error on the validation days
 SETTINGS: dict[str, Any] = {

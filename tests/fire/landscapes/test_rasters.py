@@ -177,7 +177,7 @@ def test_files_that_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         with pytest.raises(UserError, match=words):
             read_region(RegionFiles(heights, fuel))
     monkeypatch.setitem(sys.modules, "rasterio", None)
-    with pytest.raises(UserError, match=r"pip install 'eigen2\[fire\]'"):
+    with pytest.raises(UserError, match=r"pip install -c constraints.txt -e '\.\[fire\]'"):
         read_region(RegionFiles(heights, heights))
 
 
