@@ -62,10 +62,10 @@ class MatchedERL(ERLModule):
     def training_step(self, batch: int, batch_idx: int) -> None:
         """Take all gradient steps of the generation."""
         if self.state.slots is not None:
-            drawn = len(self.state.slots) // self.parts  # `model.gradient_steps`
+            drawn = len(self.state.slots) // self.batches_per_optimizer_step  # `model.gradient_steps`
             steps = min((self.played - self.before) // self.learners, drawn)
-            for index in range(steps * self.parts):
-                self.train_on(index)
+            for index in range(steps * self.batches_per_optimizer_step):
+                self.train_batch(index)
             self.trained += steps * self.learners
 
     def validate(self) -> None:

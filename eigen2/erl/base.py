@@ -32,12 +32,13 @@ from eigen2.erl.population import TOGETHER, Population
 from eigen2.erl.rollout import Rollout
 from eigen2.erl.row_adam import RowAdam
 from eigen2.erl.settings import warn_without_injection
-from eigen2.erl.state import GenerationState, make_tallies, sample_inputs
+from eigen2.erl.state import GenerationState, make_accumulators, sample_inputs
 from eigen2.errors import UserError
 from eigen2.memory.estimate import checkpoint_bytes
 from eigen2.runtime.checkpoint import part_files
 
-BATCHES = 32  # of a lone learner, or on a GPU, in a training step: Lightning's loop takes half a millisecond around it
+# of Lightning's, where a batch is quick: of one learner, or on a GPU. It adds half a millisecond to each
+BATCHES_PER_TRAINING_STEP = 32
 
 
 class PopulationModule(GenerationModule[RolloutDataModule]):
@@ -52,15 +53,15 @@ class PopulationModule(GenerationModule[RolloutDataModule]):
     operators: Sequence[Operator]
     compiled: bool  # whether steps of training are compiled on a CPU
     micro_batches: int  # of a generation
-    together: int = 1  # micro-batches that are computed at once, as one batch; they fit into a processor's caches
-    parts: int = 1  # such batches of an optimizer step
-    batches_per_step: int = 1  # batches in one of Lightning's training steps
-    drawn_at_once: int = 1  # batches whose transitions are drawn at once
+    micro_batches_at_once: int = 1  # computed together, while their tensors fit into the processor's caches
+    batches_per_optimizer_step: int = 1
+    batches_per_training_step: int = 1  # Lightning's, see `BATCHES_PER_TRAINING_STEP`
+    batches_per_fetch: int = 1  # whose transitions come from other processes at once
     make_networks: tuple[NetworkFactory | None, NetworkFactory | None]  # of actor and critic; None for the workload's
     communicator: Communicator
     population: Population  # this process's agents
     state: GenerationState  # of the generation in progress
-    tallies: Tensor  # memory for it, the same in every generation
+    accumulators: Tensor  # of its losses, in the same memory in every generation
     graphs: Graphs = Graphs()  # of the steps of training
 
     @property
@@ -90,24 +91,7 @@ class PopulationModule(GenerationModule[RolloutDataModule]):
             weights = sum(weight_bytes(make()) for make in makers)
             head = head_bytes(makers[0]()) if self.shared else None
         if stage == "fit":
-            if self.trainer.is_global_zero:
-                warn_without_injection(self.operators, self.learners, self.population_size)
-            acting, learning = workspace_bytes(data, self.learner, device, *makers, self.precision)
-            self.together = batches_together(self.hparams["accumulate"], self.learners * max(acting, learning))
-            self.parts = self.hparams["accumulate"] // self.together
-            self.batches_per_step = BATCHES if self.learners == 1 or device.type == "cuda" else 1
-            data.training_steps = max(1, math.ceil(self.micro_batches / self.together / self.batches_per_step))
-            sizes = weights, self.micro_batches, self.together, head
-            require_fit(self.memory, data, self.communicator, *sizes, again="population" in self._modules)
-            most_learners = min(self.learners, math.ceil(self.population_size / self.communicator.world))
-            temporary = max(min(len(agents), TOGETHER) * acting, most_learners * self.together * learning)
-            resumed = checkpoint_bytes(self.trainer)
-            if resumed and self.communicator.world > 1:
-                resumed += 4 * weights * len(agents)  # this process's rows beside those of the population
-            self.memory.require_temporary(temporary, resumed)
-            data.allocate_replay(device, self.communicator)
-            self.tallies, self.graphs = make_tallies(len(agents), device), self.make_graphs(device, self.compiled)
-            self.drawn_at_once = data.buffer.batches_at_once(most_learners * self.together * data.batch_size)
+            self._build_training(makers, weights, head)
         if "population" not in self._modules:  # fitting or validating again continues with this population
             noise, windows = self.hparams["noise"], data.val_env.windows
             settings = self.seed, noise, self.learners, windows, self.shared
@@ -116,6 +100,37 @@ class PopulationModule(GenerationModule[RolloutDataModule]):
             stage == "fit" and data.val_env.windows != len(self.population.champion_windows)
         ):
             raise UserError("this module was fitted to data of other sizes; make a new ERLModule for these")
+
+    def _build_training(
+        self, makers: tuple[Callable[[], nn.Module], Callable[[], nn.Module]], weights: int, head: int | None
+    ) -> None:
+        """Choose the sizes of batches, check that training fits into memory, and allocate the replay buffer.
+
+        `weights` and `head` are bytes per agent.
+        """
+        data, device, communicator = self.data, self.trainer.strategy.root_device, self.communicator
+        agents = len(communicator.rows)
+        if self.trainer.is_global_zero:
+            warn_without_injection(self.operators, self.learners, self.population_size)
+        acting, learning = workspace_bytes(data, self.learner, device, *makers, self.precision)
+        accumulate: int = self.hparams["accumulate"]
+        at_once = self.micro_batches_at_once = batches_together(accumulate, self.learners * max(acting, learning))
+        self.batches_per_optimizer_step = accumulate // at_once
+        is_quick = self.learners == 1 or device.type == "cuda"
+        self.batches_per_training_step = BATCHES_PER_TRAINING_STEP if is_quick else 1
+        data.training_steps = max(1, math.ceil(self.micro_batches / at_once / self.batches_per_training_step))
+        is_refit = "population" in self._modules
+        require_fit(self.memory, data, communicator, weights, self.micro_batches, at_once, head, again=is_refit)
+        most_learners = min(self.learners, math.ceil(self.population_size / communicator.world))
+        temporary = max(min(agents, TOGETHER) * acting, most_learners * at_once * learning)
+        resumed = checkpoint_bytes(self.trainer)
+        if resumed and communicator.world > 1:
+            resumed += 4 * weights * agents  # this process's rows beside those of the population
+        self.memory.require_temporary(temporary, resumed)
+        data.allocate_replay(device, communicator)
+        self.accumulators = make_accumulators(agents, device)
+        self.graphs = self.make_graphs(device, self.compiled)
+        self.batches_per_fetch = data.buffer.batches_at_once(most_learners * at_once * data.batch_size)
 
     def on_train_start(self) -> None:
         """Allocate gradients, which Lightning has freed, if steps are recorded: these know their address."""
@@ -245,7 +260,7 @@ class PopulationModule(GenerationModule[RolloutDataModule]):
         """Add what resuming needs; with several processes, part off what this one alone holds."""
         super().on_save_checkpoint(checkpoint)
         if self.communicator.world > 1:
-            data, names = type(self.data).__qualname__, self.population.saved_rows()
+            data, names = type(self.data).__qualname__, self.population.row_names()
             split_checkpoint(checkpoint, names, self.population_size, data, self.data.buffer.capacity)
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
@@ -253,7 +268,7 @@ class PopulationModule(GenerationModule[RolloutDataModule]):
         super().on_load_checkpoint(checkpoint)
         files = part_files(Path(self.trainer.ckpt_path or ""), checkpoint)
         if files or self.communicator.world > 1:
-            data, names = type(self.data).__qualname__, self.population.saved_rows()
+            data, names = type(self.data).__qualname__, self.population.row_names()
             join_checkpoint(checkpoint, names, self.communicator, data, files)
 
     def memory_owners(self) -> dict[str, object]:
@@ -264,7 +279,7 @@ class PopulationModule(GenerationModule[RolloutDataModule]):
 
     def reset_memory(self) -> None:
         """Start over in the same memory: initial agents, no champion, no replay; else a further fit continues."""
-        self.population.reset_memory(*self.network_makers(self.data), self.seed, self.hparams["noise"])
+        self.population.reset_parameters(*self.network_makers(self.data), self.seed, self.hparams["noise"])
         self.data.buffer.reset_memory()
 
     def cleanup_memory(self) -> int:

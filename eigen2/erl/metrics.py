@@ -26,7 +26,7 @@ def generation_metrics(
             **{f"summary {name}": values for name, values in summary.items()},
             "sums": state.loss_sums.T,
             "counts": state.loss_counts.T,
-            "quarantined": state.quarantine.agents,
+            "quarantined": state.quarantine.affected,
             "failed": state.quarantine.failed,
             "noise": population.noise,
         },

@@ -5,6 +5,7 @@ from functools import partial
 from typing import Any, ClassVar, Literal
 
 import torch
+from jaxtyping import Bool
 from torch import Tensor, nn
 
 from eigen2.core.networks import Sizes
@@ -16,7 +17,7 @@ from eigen2.erl.evolution import Elitism, MagnitudeMutation, Operator, Tournamen
 from eigen2.erl.evolution.breeding import evolve
 from eigen2.erl.exploration import Draws
 from eigen2.erl.learners import DDPG, Learner
-from eigen2.erl.learners.gradients import Check, clip_and_check, moments, skipped, step, update_targets
+from eigen2.erl.learners.gradients import clip_and_check, moments, skipped, step, update_targets
 from eigen2.erl.settings import check_settings, plain_settings
 from eigen2.erl.state import GenerationState, make_batch
 from eigen2.errors import ALL_AGENTS_FAILED, RunStopped
@@ -108,15 +109,17 @@ class ERLModule(PopulationModule):
         self.begin_generation()
         self.communicator.start_generation(self.current_epoch)
         agents = self.communicator.rows
-        tallies, trained = self.tallies, self.population.trained
-        self.state = GenerationState.begin(self.current_epoch, agents, self.population_size, tallies, trained)
+        with_networks = self.population.agents_with_networks
+        total, accumulators = self.population_size, self.accumulators
+        self.state = GenerationState.begin(self.current_epoch, agents, total, accumulators, with_networks)
         with self.clock.phase("evaluate"):
             random = self.hparams["random_warmup"]
             self.rollout.evaluate(self.state, self.seed, random, self.clock.environment_step)
         self.clock.begin("train")
         data, learners, address = self.data, agents[: self.population.learners], (self.seed, self.current_epoch)
         if data.ready and self.micro_batches:
-            batches, size = self.micro_batches // self.together, self.together * data.batch_size
+            at_once = self.micro_batches_at_once
+            batches, size = self.micro_batches // at_once, at_once * data.batch_size
             slots = sample_slots(len(data.buffer), batches, size, learners, *address)
             self.state.slots = slots.to(self.device)
             if self.learner.uses_noise:
@@ -124,28 +127,30 @@ class ERLModule(PopulationModule):
                 self.state.noise = Draws(Role.TARGET, learners, shape, *address, self.device)
 
     def training_step(self, batch: int, batch_idx: int) -> None:
-        """Train every agent that learns on the next batches of micro-batches."""
+        """Train every learner on the next batches."""
         if self.state.slots is not None:
-            first = batch_idx * self.batches_per_step
-            for index in range(len(self.state.slots))[first : first + self.batches_per_step]:
-                self.train_on(index)
+            first = batch_idx * self.batches_per_training_step
+            for index in range(len(self.state.slots))[first : first + self.batches_per_training_step]:
+                self.train_batch(index)
 
-    def train_on(self, index: int) -> None:
-        """Train on a batch of the generation; after `accumulate` micro-batches step the optimizer."""
+    def train_batch(self, index: int) -> None:
+        """Add the gradients of batch `index`; with the last one of an optimizer step, take that step."""
         state = self.state
-        number, part = divmod(index, self.parts)
-        train_actor, last = self.learner.trains_actor(number), part + 1 == self.parts
-        drawn = state.draw(index, self.data.buffer, self.drawn_at_once)
-        check: Check = self.graphs(self.learn, drawn, train_actor, last)
+        optimizer_step, batch = divmod(index, self.batches_per_optimizer_step)
+        train_actor, last = self.learner.trains_actor(optimizer_step), batch + 1 == self.batches_per_optimizer_step
+        drawn = state.draw(index, self.data.buffer, self.batches_per_fetch)
+        finite = self.graphs(self.compute_gradients, drawn, train_actor, last)
         if state.noise is not None:
             state.noise.prepare()
         if last:
             # the one synchronization with the device
-            broken = state.quarantine.record_step(None if bool(check.all_finite) else ~check.finite)
+            broken = state.quarantine.record_step(None if bool(finite.all()) else ~finite)
             with skipped(self.population, self.optimizer, broken):
-                self.optimizer.step(run=partial(self.graphs, self.take_step, {}, train_actor))  # type: ignore[call-overload]
+                self.optimizer.step(run=partial(self.graphs, self.update_weights, {}, train_actor))  # type: ignore[call-overload]
 
-    def learn(self, drawn: Mapping[str, Tensor], train_actor: bool, last: bool) -> Check | None:
+    def compute_gradients(
+        self, drawn: Mapping[str, Tensor], train_actor: bool, last: bool
+    ) -> Bool[Tensor, "4 rows"] | None:
         """Add the gradients of a batch, and after the `last` of an optimizer step check them; see `Graphs`."""
         hparams, state, population = self.hparams, self.state, self.population
         if population.learners:
@@ -153,12 +158,12 @@ class ERLModule(PopulationModule):
             losses = self.learner.losses(population, sampled, train_actor)
             state.record_losses(losses, train_actor)
             loss = (losses.actor + losses.critic).sum()  # each term depends on one agent only
-            self.manual_backward(loss / self.parts)
+            self.manual_backward(loss / self.batches_per_optimizer_step)
         if not last:
             return None
         return clip_and_check(population, hparams["max_grad_norm"], state.quarantine.loss)
 
-    def take_step(self, tensors: Mapping[str, Tensor], train_actor: bool) -> None:
+    def update_weights(self, tensors: Mapping[str, Tensor], train_actor: bool) -> None:
         """Step the optimizer and move the targets; see `Graphs`."""
         step(self.population, self.adam.step_rows, train_actor)
         if train_actor:
@@ -176,20 +181,19 @@ class ERLModule(PopulationModule):
         """Replace the less fit agents, with targets, critics and moments, by children of the fitter; decay noise."""
         state, population, operators = self.state, self.population, self.operators
         adam_moments = moments(population, self.optimizer)
-        population.share(adam_moments, self.communicator)
-        failed = state.quarantine.judge(state.fitness, population, self.optimizer, self.communicator)
+        population.broadcast_learner(adam_moments, self.communicator)
+        failed = state.quarantine.find_failed(state.fitness, population, self.optimizer, self.communicator)
         context = self.evolution_context()
         needed = failed[context.learners :] if operators else failed
         if needed.all():
             raise RunStopped(
                 f"all agents{' that evolve' * (len(needed) < len(failed))} ({len(needed)}) failed in "
                 f"generation {state.generation}, not finite: "
-                f"{state.quarantine.parts()}; start again with a lower model.actor_lr, model.critic_lr, "
+                f"{state.quarantine.fault_names()}; start again with a lower model.actor_lr, model.critic_lr, "
                 "model.max_grad_norm or model.reward_scale",
                 ALL_AGENTS_FAILED,
             )
-        fate = ", replaced" if operators else ", not replaced without evolution"
-        state.quarantine.warn(state.generation, fate, context.learners)
+        state.quarantine.warn(state.generation, context.learners, evolution=bool(operators))
         if context.learners:
             population.restore_learners(failed, adam_moments)
         if operators and self.population_size > 1:

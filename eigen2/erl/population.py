@@ -31,7 +31,7 @@ class Population(nn.Module):
         noise: initial standard deviation of every agent's exploration noise, in action units of [-1, 1].
         learners: agents of the whole population that learn by gradients, the first ones; None for all.
         windows: validation windows.
-        shared: whether the trunk of the first agent's actor is that of all, which learn no more.
+        shared: whether agents are heads on the trunk of the first agent's actor; only the first then learns.
     """
 
     head: Tensor  # (agents, weights of a head), of a shared representation
@@ -90,7 +90,7 @@ class Population(nn.Module):
         for name, values in buffers.items():
             self.register_buffer(name, values)
         self.register_load_state_dict_pre_hook(_fit_windows)  # type: ignore[no-untyped-call]
-        self.reset_memory(make_actor, make_critic, seed, noise)
+        self.reset_parameters(make_actor, make_critic, seed, noise)
         self.agents = tuple(DDPGAgent(self, row) for row in range(size))  # handles
         self.champion, self.mean = DDPGAgent(self, "champion"), DDPGAgent(self, "mean")
 
@@ -106,12 +106,12 @@ class Population(nn.Module):
         targets = {"actor_target": self.actor_target, "critic_target": self.critic_target}
         return self._networks() | targets | {"noise": self.noise}
 
-    def saved_rows(self) -> tuple[str, ...]:
-        """Return the names in a `state_dict` of the tensors with a row for each agent."""
+    def row_names(self) -> tuple[str, ...]:
+        """Return the names of the tensors with a row for each agent in a `state_dict`."""
         return tuple(self.rows()) if self.heads is None else ("head", "noise")
 
     @torch.no_grad()
-    def reset_memory(
+    def reset_parameters(
         self, make_actor: Callable[[], nn.Module], make_critic: Callable[[], nn.Module], seed: int, noise: float
     ) -> None:
         """Initialize every agent in place, as the constructor with the same arguments does."""
@@ -146,13 +146,13 @@ class Population(nn.Module):
         self.zero_grad(set_to_none=True)
         return freed
 
-    def learning(self, rows: Tensor) -> Tensor:
-        """Return the rows of the agents that learn."""
+    def learner_rows(self, rows: Tensor) -> Tensor:
+        """Return the rows of the learners."""
         return rows if self.learners == len(rows) else rows[: self.learners]
 
     def act(self, inputs: Inputs) -> Tensor:
         """Return every agent's action, (agents, batch, *action_shape) in [-1, 1]."""
-        return self.acting_network(self.actor if self.heads is None else self.head, inputs)
+        return self.acting_network(self.rows()["actor"], inputs)
 
     def policy(self, agent: "DDPGAgent | None" = None, with_mean: bool = False) -> Callable[[Inputs], Tensor]:
         """Return the policy of every agent, or of one, (1, batch, *action_shape), while no weights change.
@@ -205,12 +205,12 @@ class Population(nn.Module):
         return {"actor": self.heads.join(agents["actor"]), "critic": self.critic.detach()}
 
     @property
-    def trained(self) -> int:
-        """Return how many of this process's agents, the first ones, have rows of `actor` and `critic`."""
+    def agents_with_networks(self) -> int:
+        """Return how many of this process's agents, the first ones, have an actor and critic of their own."""
         return self.size if self.heads is None else self.learners
 
     @torch.no_grad()
-    def share(self, moments: Sequence[Tensor], communicator: Communicator) -> None:
+    def broadcast_learner(self, moments: Sequence[Tensor], communicator: Communicator) -> None:
         """Give all processes what the learner of a shared representation has learned, and its head to the first row."""
         if self.heads is None:
             return

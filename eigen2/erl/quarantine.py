@@ -22,22 +22,22 @@ LAST_STEPS = 2  # an agent that skips this many in a row at the generation's end
 class Quarantine:
     """Numbers of this process's agents that were not finite in a generation; `steps` are optimizer steps so far.
 
-    The first `trained` agents have rows of their own in what optimizer steps change.
+    The first `with_networks` agents have an actor and critic of their own.
     """
 
-    def __init__(self, agents: range, loss: Float[Tensor, "2 agents"], trained: int) -> None:
+    def __init__(self, agents: range, loss: Float[Tensor, "2 agents"], with_networks: int) -> None:
         size, device = len(agents), loss.device
         self.first, self.steps = agents.start, 0
-        self.trained = slice(trained)
+        self.with_networks = slice(with_networks)
         # steps in which each of PARTS was not finite, plus 1 if it is not finite after the last step
         self.faults = torch.zeros(len(PARTS), size, dtype=torch.int64, device=device)
         self.skipped, self.streak = torch.zeros_like(self.faults[:2])  # steps skipped, and how many in a row up to now
         self.misplayed = torch.zeros(size, dtype=torch.bool, device=device)  # not finite in evaluation: see RETURNS
-        self.failed = torch.zeros(size, dtype=torch.bool)  # known after `judge`
+        self.failed = torch.zeros(size, dtype=torch.bool)  # known after `find_failed`
         self.loss = loss  # the step's actor and critic losses so far
 
-    def record_losses(self, losses: Losses) -> tuple[Float[Tensor, "losses learners"], Bool[Tensor, " learners"]]:
-        """Return a training step's losses, 0 for agents with one that is not finite, and a mask of all other agents."""
+    def mask_losses(self, losses: Losses) -> tuple[Float[Tensor, "losses learners"], Bool[Tensor, " learners"]]:
+        """Return a batch's losses, 0 for agents with one that is not finite, and a mask of all other agents."""
         values = torch.stack(losses).detach()
         self.loss[:, : values.shape[1]] += values[:2]  # learners come first
         finite = torch.isfinite(values).all(0)
@@ -50,14 +50,14 @@ class Quarantine:
         if faults is None:
             self.streak.zero_()
             return None
-        broken, trained = faults.any(0), self.trained
-        self.faults[: len(faults), trained] += faults[:, trained]
-        self.skipped[trained] += broken[trained]
-        self.streak[trained] = (self.streak[trained] + 1) * broken[trained]
+        broken, own = faults.any(0), self.with_networks
+        self.faults[: len(faults), own] += faults[:, own]
+        self.skipped[own] += broken[own]
+        self.streak[own] = (self.streak[own] + 1) * broken[own]
         return broken
 
     @torch.no_grad()
-    def judge(
+    def find_failed(
         self,
         fitness: Float[Tensor, " agents"],
         population: Population,
@@ -72,8 +72,8 @@ class Quarantine:
         if self.steps:
             failed |= (self.streak >= min(LAST_STEPS, self.steps)).cpu()
         state = state_faults(population, optimizer)
-        failed[self.trained] |= state.any(0).cpu()[self.trained]
-        self.faults[-len(state) :, self.trained] += state[:, self.trained]
+        failed[self.with_networks] |= state.any(0).cpu()[self.with_networks]
+        self.faults[-len(state) :, self.with_networks] += state[:, self.with_networks]
         if population.heads is not None:
             broken = ~torch.isfinite(population.head).all(1)
             failed |= broken.cpu()
@@ -84,28 +84,36 @@ class Quarantine:
         return everywhere
 
     @property
-    def agents(self) -> Bool[Tensor, " agents"]:
+    def affected(self) -> Bool[Tensor, " agents"]:
         """Return a mask of the agents that had a number that is not finite."""
         return self.failed | self.faults.any(0).cpu() | self.misplayed.cpu()
 
-    def parts(self, row: int | slice = slice(None)) -> str:
-        """Return the parts of an agent, or of all, that were not finite."""
+    def fault_names(self, row: int | slice = slice(None)) -> str:
+        """Return the names of what was not finite in an agent, or in any."""
         names = [RETURNS] * bool(self.misplayed[row].any())
         counts = self.faults[:, row].reshape(len(PARTS), -1).sum(1).tolist()
         return ", ".join(names + [part for part, count in zip(PARTS, counts, strict=True) if count])
 
-    def warn(self, generation: int, fate: str, learners: int) -> None:
-        """Warn of agents with numbers that are not finite, and of the `fate` of those that failed.
+    def warn(self, generation: int, learners: int, evolution: bool) -> None:
+        """Log agents whose numbers were not finite, and what becomes of those that failed.
 
-        Of the first `learners`, 0 if all agents evolve, it is another.
+        The first `learners`, 0 if all agents evolve, go on from the champion; others are replaced if there is
+        `evolution`.
         """
-        rows = self.agents.nonzero().flatten().tolist()
+        rows = self.affected.nonzero().flatten().tolist()
         if not rows:
             return
         named = [
-            f"agent {self.first + row} ({self.parts(row)}; {int(self.skipped[row])} of {self.steps} steps skipped"
-            f"{(fate if self.first + row >= learners else ', goes on from the champion') * bool(self.failed[row])})"
+            f"agent {self.first + row} ({self.fault_names(row)}; {int(self.skipped[row])} of {self.steps} steps skipped"
+            f"{self._fate(row, learners, evolution)})"
             for row in rows[:MOST_NAMED]
         ]
         more = f" and {len(rows) - MOST_NAMED} more" if len(rows) > MOST_NAMED else ""
         log.warning("generation %d, not finite: %s%s", generation, ", ".join(named), more)
+
+    def _fate(self, row: int, learners: int, evolution: bool) -> str:
+        if not self.failed[row]:
+            return ""
+        if self.first + row < learners:
+            return ", goes on from the champion"
+        return ", replaced" if evolution else ", not replaced without evolution"

@@ -28,8 +28,8 @@ class GenerationState:
     fitness: Float[Tensor, " agents"]  # of all agents, float64; NaN for those that failed
     reliability: float  # of the differences in fitness, see `evolution.statistics.reliability`
     validation: Float[Tensor, " agents"]  # validation fitness of all agents, float64; NaN for those not validated
-    loss_sums: Float[Tensor, "losses agents"]  # of finite losses over the training steps, by the fields of `Losses`
-    loss_counts: Float[Tensor, "losses agents"]  # training steps in each sum
+    loss_sums: Float[Tensor, "losses agents"]  # of finite losses over batches, by the fields of `Losses`
+    loss_counts: Float[Tensor, "losses agents"]  # batches in each sum
     quarantine: Quarantine
     mean_validation: float = math.nan  # validation fitness of the elites' mean
     slots: Tensor | None = None  # replay slots (batches, learners, batch size); None without training
@@ -43,18 +43,18 @@ class GenerationState:
         generation: int,
         agents: range,
         total: int,
-        tallies: Float[Tensor, "tallies agents"],
-        trained: int,
+        accumulators: Float[Tensor, "sums agents"],
+        with_networks: int,
     ) -> "GenerationState":
         """Return the state at the start of a generation, for this process's `agents` of a population of `total`.
 
-        The first `trained` of them have rows of their own in what optimizer steps change. What training steps
-        add to lies in `tallies`, made by `make_tallies`: recorded steps know their address.
+        The first `with_networks` of them have an actor and critic of their own. Losses are summed in `accumulators`,
+        made by `make_accumulators`: recorded steps know their address.
         """
         fitness, validation = torch.full((2, total), torch.nan, dtype=torch.float64)
         losses = len(Losses._fields)
-        sums, counts, loss = torch.split(tallies.zero_(), [losses, losses, 2])
-        return cls(generation, fitness, torch.nan, validation, sums, counts, Quarantine(agents, loss, trained))
+        sums, counts, loss = torch.split(accumulators.zero_(), [losses, losses, 2])
+        return cls(generation, fitness, torch.nan, validation, sums, counts, Quarantine(agents, loss, with_networks))
 
     def draw(self, batch: int, buffer: ReplayBuffer, at_once: int) -> dict[str, Tensor]:
         """Return replay slots of a batch, or its transitions where they lie in other processes, and noise.
@@ -70,16 +70,16 @@ class GenerationState:
         return drawn if self.noise is None else {**drawn, NOISE: self.noise.next()}
 
     def record_losses(self, losses: Losses, train_actor: bool) -> None:
-        """Add a training step's losses, those of actors only if they train."""
-        values, finite = self.quarantine.record_losses(losses)
+        """Add a batch's losses to the sums; the actors' only if they train."""
+        values, finite = self.quarantine.mask_losses(losses)
         learners = values.shape[1]
         self.loss_sums[:, :learners] += values
         # the critic's losses are known where actors skip a step
         self.loss_counts[slice(None) if train_actor else slice(1, 3), :learners] += finite
 
 
-def make_tallies(agents: int, device: torch.device | str = "cpu") -> Float[Tensor, "tallies agents"]:
-    """Return the memory of what training steps add up in a generation."""
+def make_accumulators(agents: int, device: torch.device | str = "cpu") -> Float[Tensor, "sums agents"]:
+    """Allocate the accumulators of losses, for `GenerationState.begin`."""
     return torch.empty(2 * len(Losses._fields) + 2, agents, device=device)
 
 

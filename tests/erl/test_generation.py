@@ -67,7 +67,7 @@ def test_a_lone_learner_trains_alike_however_many_batches_a_step_of_lightning_ha
     for agents in (1, 3):
         trained = []
         for batches, tokens in ((1, 7), (4, 2)):
-            monkeypatch.setattr(base, "BATCHES", batches)
+            monkeypatch.setattr(base, "BATCHES_PER_TRAINING_STEP", batches)
             recorder = Recorder()
             module = fit(WALK, recorder, population_size=agents, learners=1, gradient_steps=7, learner=TD3())
             assert len(module.data.train_dataloader()) == tokens

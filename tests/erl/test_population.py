@@ -242,7 +242,7 @@ def test_a_reset_population_is_a_new_one_in_the_same_memory() -> None:
     population.set_champion(2, FIVE, 3, Communicator(4))
     for rows in population.rows().values():
         rows.add_(1)
-    population.reset_memory(ProbeActor, ProbeCritic, 5, noise=0.3)
+    population.reset_parameters(ProbeActor, ProbeCritic, 5, noise=0.3)
     state = population.state_dict()
     assert all(torch.equal(value.nan_to_num(-1), new[name].nan_to_num(-1)) for name, value in state.items())
     assert {name: value.data_ptr() for name, value in state.items()} == held

@@ -16,7 +16,7 @@ from eigen2.erl import base
 from eigen2.erl.learners import Losses
 from eigen2.erl.module import ERLModule
 from eigen2.erl.population import DDPGAgent
-from eigen2.erl.state import GenerationState, make_tallies
+from eigen2.erl.state import GenerationState, make_accumulators
 from eigen2.errors import ALL_AGENTS_FAILED, RunStopped
 from eigen2.runtime.checkpoint import GenerationCheckpoint
 from tests.erl.conftest import SEED
@@ -42,7 +42,7 @@ def _single_micro_batches() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _faults_between_all_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(base, "BATCHES", 1)
+    monkeypatch.setattr(base, "BATCHES_PER_TRAINING_STEP", 1)
 
 
 @dataclass
@@ -289,7 +289,7 @@ def test_an_agent_that_failed_becomes_a_mutant_where_learners_are_injected() -> 
 
 def test_losses_are_averaged_over_the_agents_that_have_one() -> None:
     losses = torch.tensor([[1.0, 2.0, NAN, 6.0]] * 4), torch.tensor([[3.0, 4.0, 5.0, INF]] * 4)
-    state = GenerationState.begin(0, range(4), 4, make_tallies(4), 4)
+    state = GenerationState.begin(0, range(4), 4, make_accumulators(4), 4)
     for each in losses:
         state.record_losses(Losses(*each), train_actor=True)
     assert state.loss_sums.tolist() == [[4.0, 6.0, 5.0, 6.0]] * 4

@@ -40,7 +40,7 @@ class DDPG(Learner):
         """
         target = self.td_target(population, batch)
         network = population.critic_network
-        weights = network.weights(population.learning(population.critic))
+        weights = network.weights(population.learner_rows(population.critic))
         inputs = network.described(weights, batch.inputs)
         values = _by_critic(network(weights, inputs, batch.action))
         critic = (values - target[..., None]).square().mean(1).sum(1)
@@ -49,7 +49,7 @@ class DDPG(Learner):
         q_mean = values.detach()[..., 0].mean(1)
         if not train_actor:
             return Losses(torch.zeros_like(q_mean), critic, q_mean, torch.zeros_like(q_mean))
-        action = population.actor_network(population.learning(population.actor), batch.inputs)
+        action = population.actor_network(population.learner_rows(population.actor), batch.inputs)
         fixed = {name: part.detach() if name in (DESCRIBED, FORECAST) else part for name, part in inputs.items()}
         detached = {name: weight.detach() for name, weight in weights.items()}
         own_values = network.first_value(detached, fixed, action)
@@ -69,8 +69,8 @@ class DDPG(Learner):
         """
         if batch.next_inputs is None:
             return batch.reward
-        action = population.actor_network(population.learning(population.actor_target), batch.next_inputs)
-        critic = population.learning(population.critic_target)
+        action = population.actor_network(population.learner_rows(population.actor_target), batch.next_inputs)
+        critic = population.learner_rows(population.critic_target)
         all_values = population.critic_network(critic, batch.next_inputs, self.target_action(action, batch))
         values = _by_critic(all_values).amin(-1)
         return batch.reward + batch.discount * torch.where(batch.terminated, 0.0, values)

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float
@@ -61,24 +61,15 @@ def skipped(population: Population, optimizer: Optimizer, agents: Bool[Tensor, "
         rows[agents] = before
 
 
-class Check(NamedTuple):
-    """What is known of a step's losses and gradients before it is taken.
-
-    If they are finite, so are weights, targets and moments after it: no square of a gradient exceeds the square of the
-    norm, and Adam bounds what it adds to a weight.
-    """
-
-    finite: Bool[Tensor, "4 agents"]  # the first of `PARTS`
-    all_finite: Bool[Tensor, ""]
-
-
 @torch.no_grad()
 def clip_and_check(
     population: Population, max_grad_norm: float, loss: Float[Tensor, "2 agents"] | None = None
-) -> Check:
-    """Clip each agent's actor and critic gradients, and check the step's numbers without waiting for the device.
+) -> Bool[Tensor, "4 rows"]:
+    """Clip each agent's actor and critic gradients; return which of the step's losses and gradients are finite.
 
-    `loss` holds the step's losses of all agents; None counts as finite.
+    They are the first four of `PARTS`. If they are finite, so are weights, targets and moments after the step: no
+    square of a gradient exceeds the square of the norm, and Adam bounds what it adds to a weight. `loss` holds the
+    step's losses of all agents; None counts as finite.
     """
     gradients = [_gradient(rows) for rows in (population.actor, population.critic)]
     norms = torch.stack([torch.linalg.vector_norm(gradient, dim=1) for gradient in gradients])
@@ -86,7 +77,7 @@ def clip_and_check(
     if max_grad_norm < math.inf:
         for gradient, norm in zip(gradients, norms, strict=True):
             gradient.mul_((max_grad_norm / (norm + 1e-6)).clamp(max=1.0)[:, None])
-    return Check(finite, finite.all())
+    return finite
 
 
 @torch.no_grad()

@@ -45,11 +45,11 @@ def test_gradient_steps_match_environment_steps(
     settings, taken = {"steps": 115, "every": 50, "episodes": 2, "compile": False}, list[int]()
     settings["matmul_precision"] = "highest"
 
-    def train_on(module: mujoco.MatchedERL, index: int) -> None:
+    def train_batch(module: mujoco.MatchedERL, index: int) -> None:
         taken.append(module.learners)
-        ERLModule.train_on(module, index)
+        ERLModule.train_batch(module, index)
 
-    monkeypatch.setattr(mujoco.MatchedERL, "train_on", train_on)
+    monkeypatch.setattr(mujoco.MatchedERL, "train_batch", train_batch)
     row = mujoco.measure(ARMS, Task(f"{arm}: Pendulum-v1", 3), settings, tmp_path)
     played = -(-115 // generation) * generation
     assert row["gradient_steps"] == sum(taken) == played - untrained

@@ -223,7 +223,7 @@ def test_a_population_trains_as_separate_modules_with_separate_optimizers_do(max
     for number in range(8):
         batch = probe_batch(number)
         losses = backward(population, batch)
-        assert bool(clip_and_check(population, max_norm, losses).all_finite)
+        assert bool(clip_and_check(population, max_norm, losses).all())
         step(population, optimizer.step)
         update_targets(population, tau)
         for agent, reference in enumerate(alone):
@@ -263,9 +263,9 @@ def test_a_broken_agent_skips_its_steps_and_leaves_the_others_training_bit_for_b
                 gradient(population.critic)[2] = 1e30
             state = [*population.rows().values(), *moments(population, optimizer)]
             before = [rows[2].clone() for rows in state]
-            check = clip_and_check(population, 1.0)
-            assert bool(check.all_finite) == (number not in broken)
-            skipping = None if check.all_finite else ~check.finite.all(0)
+            finite = clip_and_check(population, 1.0)
+            assert bool(finite.all()) == (number not in broken)
+            skipping = None if finite.all() else ~finite.all(0)
             with skipped(population, optimizer, skipping):
                 step(population, optimizer.step)
                 update_targets(population, 0.1)
@@ -273,7 +273,7 @@ def test_a_broken_agent_skips_its_steps_and_leaves_the_others_training_bit_for_b
             assert all(unchanged) if number in broken else not unchanged[1]
             if skipping is not None:
                 assert skipping.tolist() == [False, False, True, False]
-                assert not check.finite[PARTS.index("critic gradient"), 2]
+                assert not finite[PARTS.index("critic gradient"), 2]
         trained.append(population)
     for healthy, other in zip(*(population.rows().values() for population in trained), strict=True):
         assert torch.equal(healthy[OTHERS], other[OTHERS])
