@@ -124,7 +124,7 @@ def _learnability(options: Namespace) -> None:
     days, left_out = select_rows(prices, options.indicators).dates, options.holdout_days
     if left_out is None:
         left_out = default_days("holdout_days", len(days))
-    require_range("--holdout_days", left_out, least=0, most=len(days))
+    require_range("--holdout_days", left_out, least=0, most=len(days) - 1)
     days = days[: len(days) - left_out][-most_days:]
     prices = prices[prices["date"].isin(days)]
     past = prices["date"].isin(days[: len(days) - default_days("holdout_days", len(days))])

@@ -43,7 +43,7 @@ def check_ticker(values: Float[np.ndarray, "days 5"], dates: Shaped[np.ndarray, 
     whole = np.ones(len(row), np.bool_)
     bars = bars.comparable(whole, whole & basis)
     last = bars.last_close
-    if np.isnan(split_ratio(bars.open, last, limits)).all() and not (bars.open < last * (1 - limits.jump)).any():
+    if np.isnan(split_ratio(bars, limits)).all() and not (bars.open < last * (1 - limits.jump)).any():
         return TickerCheck(dates[:0].copy(), basis)  # mostly, and the rest takes longer
     bars = bars.take(~find_spikes(bars, limits))
     return TickerCheck(bars.days[find_jumps(bars, limits)[1]], basis)

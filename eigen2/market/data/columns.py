@@ -17,7 +17,7 @@ from eigen2.market.data.dates import END_DAY, FIRST_DAY, DateFormat
 
 # texts that mean an empty number; in the ticker column they are names
 EMPTY_NUMBERS = pa.array(
-    ["", "-", "nan", "NaN", "NAN", "na", "NA", "N/A", "n/a", "#N/A", "#N/A N/A", "null", "NULL", "None", "none"],
+    ["", "-", ".", "nan", "NaN", "NAN", "na", "NA", "N/A", "n/a", "#N/A", "#N/A N/A", "null", "NULL", "None", "none"],
     pa.string(),
 )
 EXPONENTS = {"K": "e3", "M": "e6", "B": "e9"}
@@ -88,7 +88,9 @@ def _numbers(column: pa.Array, decimal: str, thousands: str) -> tuple[Float64[np
 
 
 def _plain_numbers(column: pa.Array, decimal: str, thousands: str) -> pa.Array:
-    """Return numbers such as 1.234,5 and 12,3M as 1234.5 and 12.3e6; a mark of thousands elsewhere stays."""
+    """Return numbers such as 1.234,5, 1 234,5 and 12,3M as 1234.5 and 12.3e6; a mark of thousands elsewhere stays."""
+    if decimal == ",":
+        column = pc.replace_substring_regex(column, r"[ \x{00a0}\x{202f}](\d{3})", r".\1")
     if thousands:
         grouped = pc.match_substring_regex(
             column, rf"^[-+]?\d{{1,3}}([{thousands}]\d{{3}})+([{decimal}]\d*)?[KMBkmb]?$"

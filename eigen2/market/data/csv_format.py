@@ -14,8 +14,9 @@ from eigen2.errors import UserError
 SEPARATORS = ",;\t|"
 THOUSANDS = re.compile(r"[-+]?\d{1,3}(?:\.\d{3})+")
 DECIMAL_POINT = re.compile(r"[-+]?\d*\.\d+(?:e[-+]?\d+)?", re.IGNORECASE)
+DECIMAL_POINT_AND_THOUSANDS = re.compile(r"[-+]?\d{1,3}(?:,\d{3})+\.\d+")
 # three digits after a comma may be thousands
-DECIMAL_COMMA = re.compile(r"[-+]?[\d.]+,(?:\d{1,2}|\d{4,})(?:e[-+]?\d+)?", re.IGNORECASE)
+DECIMAL_COMMA = re.compile(r"[-+]?[\d.\s]+,(?:\d{1,2}|\d{4,})(?:e[-+]?\d+)?", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -63,3 +64,16 @@ def guess_decimal(sep: str, rows: Iterable[Sequence[str]]) -> Literal[".", ","]:
     point = any(DECIMAL_POINT.fullmatch(cell) and not THOUSANDS.fullmatch(cell) for cell in cells)
     comma = any(DECIMAL_COMMA.fullmatch(cell) for cell in cells)
     return "," if comma and not point and sep != "," else "."
+
+
+def guess_thousands(sep: str, decimal: str, is_given: bool, rows: Iterable[Sequence[str]]) -> Literal[".", ",", ""]:
+    """Return the mark between the thousands of numbers in rows of cells; none where it may be the decimal mark.
+
+    `is_given` says that the decimal mark is known and not guessed.
+    """
+    if decimal == ",":
+        return "."
+    cells = {cell.strip() for row in rows for cell in row}
+    point = any(DECIMAL_POINT.fullmatch(cell) and not THOUSANDS.fullmatch(cell) for cell in cells)
+    both = any(DECIMAL_POINT_AND_THOUSANDS.fullmatch(cell) for cell in cells)
+    return "," if sep == "," or is_given or point or both else ""

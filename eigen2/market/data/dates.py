@@ -10,7 +10,7 @@ from itertools import chain, islice
 import numpy as np
 import pandas as pd
 import pyarrow as pa
-from jaxtyping import Shaped
+from jaxtyping import Int64, Shaped
 
 from eigen2.errors import UserError
 
@@ -29,6 +29,9 @@ HOUR_SECONDS, DAY_SECONDS = 3600, 24 * 3600
 # no zone is further east: its midnight is 11:00 UTC of the day before
 EARLIEST_MIDNIGHT = 11 * HOUR_SECONDS
 FRIDAY, SUNDAY = 4, 6
+ZONE_SECONDS = 900  # zones differ by quarters of an hour
+MOST_TIMES = 8  # times of day of daily bars; there are more of intraday ones
+FEW_BARS = 5  # whose weekdays tell nothing
 
 Stamps = Shaped[np.ndarray, " rows"]
 
@@ -62,8 +65,8 @@ class DateFormat:
 def guess_dates(columns: Callable[[], Iterator[pa.Array]], given: str | None, where: str) -> DateFormat:
     """Guess how a column writes its dates, from as much of it as that takes.
 
-    A given format is used for text that is not in ISO 8601. Timestamps that all have one time of day, or two an hour
-    apart, and fall on more Sundays than Fridays, are midnights of a zone to the east, written in UTC.
+    A given format is used for text that is not in ISO 8601. Bars of a time of day from 11:00 that fall on more than
+    twice as many Sundays as Fridays are midnights of a zone to the east, written in UTC.
 
     Args:
         columns: reads the column from its start, in batches.
@@ -71,24 +74,48 @@ def guess_dates(columns: Callable[[], Iterator[pa.Array]], given: str | None, wh
         where: the name of the file, for messages.
 
     Raises:
-        UserError: day and month cannot be told apart.
+        UserError: day and month cannot be told apart, or only some times of day are midnights of a zone to the east.
     """
     start = columns()
     head = [*islice(start, 1)]
     plain = DateFormat(_guess_text(chain(head, start), given, where))
-    days = times = np.array([], np.int64)
-    # mostly the head is enough, and the file is not opened again
-    for column in chain(head, islice(columns(), 1, None)):
-        seconds = plain.parse(column).dropna().to_numpy("datetime64[s]").astype(np.int64)
-        times = np.union1d(times, seconds % DAY_SECONDS)
-        if len(times) and (len(times) > 2 or times[0] < EARLIEST_MIDNIGHT or times[-1] - times[0] > HOUR_SECONDS):
-            return plain
-        days = np.union1d(days, seconds // DAY_SECONDS)
-    # 1970-01-01 was a Thursday
-    weekdays = np.bincount((days + 3) % 7, minlength=7)
-    if weekdays[SUNDAY] <= weekdays[FRIDAY]:
+    if not head or not _has_times(head[0], plain.text):
         return plain
-    return DateFormat(plain.text, (DAY_SECONDS - int(times[0])) / HOUR_SECONDS)
+    stamps = np.array([], np.int64)
+    for column in chain(head, islice(columns(), 1, None)):
+        stamps = np.union1d(stamps, plain.parse(column).dropna().to_numpy("datetime64[s]").astype(np.int64))
+        if len(np.unique(stamps % DAY_SECONDS)) > MOST_TIMES:
+            return plain
+    return DateFormat(plain.text, _eastern_hours(stamps, where))
+
+
+def _has_times(column: pa.Array, text: str) -> bool:
+    """Return whether dates of a column may have times of day."""
+    if pa.types.is_temporal(column.type):
+        return not pa.types.is_date(column.type)
+    texts = pd.Series(column.to_pandas().dropna().unique()).astype(str)
+    return text in (EPOCH, *COMPACT) or "%H" in text or bool(texts.str.contains(TIME_MARK).any())
+
+
+def _eastern_hours(stamps: Int64[np.ndarray, " stamps"], where: str) -> float:
+    """Return the hours to add to times of which some are midnights of zones to the east; 0 if none is."""
+    times = stamps % DAY_SECONDS
+    late = np.unique(times[times >= EARLIEST_MIDNIGHT]).tolist()
+    # 1970-01-01 was a Thursday
+    weekdays = {time: np.bincount((stamps[times == time] // DAY_SECONDS + 3) % 7, minlength=7) for time in late}
+    known = {time: counts for time, counts in weekdays.items() if counts.sum() >= FEW_BARS}
+    midnights = [
+        time for time, counts in known.items() if time % ZONE_SECONDS == 0 and 2 * counts[FRIDAY] < counts[SUNDAY]
+    ]
+    if not midnights:
+        return 0.0
+    if others := [time for time in known if time not in midnights]:
+        clock = [f"{time // HOUR_SECONDS:02}:{time % HOUR_SECONDS // 60:02}" for time in (midnights[0], others[0])]
+        raise UserError(
+            f"{where} has bars of {clock[0]}, a midnight of another zone, and of {clock[1]}, which is none: write the "
+            "local date of every market"
+        )
+    return (DAY_SECONDS - min(midnights)) / HOUR_SECONDS
 
 
 def times_of_day(column: pa.Array) -> Stamps:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from io import BufferedIOBase, BytesIO, StringIO, TextIOWrapper
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 from zipfile import ZipFile
 
 import pyarrow as pa
@@ -23,7 +23,7 @@ from pyarrow import csv
 
 from eigen2.errors import UserError, install_hint, is_shortage, one_line
 from eigen2.market.data import columns
-from eigen2.market.data.csv_format import CsvFormat, guess_decimal, guess_sep
+from eigen2.market.data.csv_format import CsvFormat, guess_decimal, guess_sep, guess_thousands
 from eigen2.market.data.dates import ISO, DateFormat, guess_dates, times_of_day
 from eigen2.market.data.headers import Header, parquet_header, text_header
 from eigen2.market.data.sizes import BoundedGzip, parquet_bytes, require_size
@@ -81,6 +81,7 @@ class PriceFile:
         self._sheet = _read_sheet(self.path, self.where) if is_excel else None
         self._date_format = form.date_format
         self.sep, self.decimal = (",", ".") if is_excel else (form.sep or "", form.decimal or "")
+        self._thousands: Literal[".", ",", ""] = ""
         with self.damage_as_user_error():
             if self.is_parquet:
                 self.rows = int(pq.read_metadata(self.path).num_rows)
@@ -126,9 +127,7 @@ class PriceFile:
         wanted = [(date.position, columns.dates(date.format))]
         wanted += [] if ticker is None else [(ticker, columns.tickers())]
         text = [*(position for position, _ in wanted), *([] if date.time is None else [date.time])]
-        # among columns that commas separate, 1,234 in quotes has a comma between thousands
-        thousands = "." if self.decimal == "," else "," if self.sep == "," else ""
-        wanted += [(position, columns.numbers(self.decimal or ".", thousands)) for position in numbers]
+        wanted += [(position, columns.numbers(self.decimal or ".", self._thousands)) for position in numbers]
         rows_before = 0
         with self.damage_as_user_error():
             for batch in self.raw_batches(text, numbers, batch_rows):
@@ -183,9 +182,9 @@ class PriceFile:
         header = text_header(records)
         if any("\ufffd" in name or "\0" in name for name in records[0][1]):
             raise UserError(f"{self.where} cannot be read as CSV: its header is not UTF-8; save it as UTF-8")
-        self.decimal = self.decimal or guess_decimal(
-            self.sep, (cells for line, cells in records if line > header.lines)
-        )
+        rows = [cells for line, cells in records if line > header.lines]
+        given, self.decimal = self.decimal, self.decimal or guess_decimal(self.sep, rows)
+        self._thousands = guess_thousands(self.sep, self.decimal, bool(given), rows)
         size = self.path.stat().st_size if self._sheet is None else len(self._sheet)
         return header, max(0, size * start.count(b"\n") // len(start) - header.lines)
 

@@ -75,9 +75,12 @@ def text_header(records: Sequence[tuple[int, Sequence[str]]]) -> Header:
     if len(rows) == 1 or not _is_second_level(rows[0], rows[1]):
         return Header(rows[0], index=0 if fold(rows[0][0]) == "" else None, lines=records[0][0])
     # pandas writes the name of the index, if any, below the two levels
+    first = list(rows[0])
+    for place in range(2, len(first)):
+        first[place] = first[place] or first[place - 1]  # Excel's merged cells
     label = len(rows) > 2 and not any(rows[2][1:]) and not DATE_OR_NUMBER.fullmatch(rows[2][0])
-    names = tuple(str(pair) for pair in zip(rows[0], rows[1], strict=True))
-    return Header(names, (rows[0], rows[1]), 0, records[1 + label][0])
+    names = tuple(str(pair) for pair in zip(first, rows[1], strict=True))
+    return Header(names, (tuple(first), rows[1]), 0, records[1 + label][0])
 
 
 def parquet_header(schema: pa.Schema) -> Header:
@@ -102,5 +105,9 @@ def _pair(name: str) -> tuple[str, str] | None:
 
 def _is_second_level(first: Sequence[str], second: Sequence[str]) -> bool:
     has_close = any("close" in fold_all(level) for level in (first, second))
-    names_only = any(second[1:]) and not any(DATE_OR_NUMBER.fullmatch(cell) for cell in second)
-    return len(first) == len(second) and has_close and names_only and fold_all(second)[0] in LEVEL_NAMES
+    level = fold_all(second)[0]
+    # tickers may be numbers below the name of their level
+    names_only = any(second[1:]) and not any(
+        DATE_OR_NUMBER.fullmatch(cell) and not (level and cell.isdecimal()) for cell in second
+    )
+    return len(first) == len(second) and has_close and names_only and level in LEVEL_NAMES

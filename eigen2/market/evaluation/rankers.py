@@ -15,12 +15,14 @@ def fit_rankers(encoder: MarketEncoder, panel: MarketPanel, horizon: int, days: 
     """Return the scores of `days` by learner, of all columns that agents may order that day; NaN on others.
 
     They learn from the training days, and choose by the validation days when to stop, what a position earns over
-    `horizon` days, from averages, whatever agents see. LightGBM is left out where it is not installed.
+    `horizon` days, known before `days`, from averages, whatever agents see. LightGBM is left out where it is not
+    installed.
     """
     if not isinstance(encoder, AverageEncoder):
         encoder = AverageEncoder(panel, encoder.investable, encoder.context_days, encoder.terms)
     prices = panel.prices[:, encoder.investable]
-    returns = forward_returns(prices, encoder.terms.rules, horizon)
+    returns = np.full(prices.shape[:2], np.nan)
+    returns[: days.start] = forward_returns(prices[: days.start], encoder.terms.rules, horizon)
     train = encoder.complete(panel.splits.train)
     ridge = fit_ridge(encoder.rows, returns, train, horizon)
     scores = {"ridge": np.full(returns.shape, np.nan)}

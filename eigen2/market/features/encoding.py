@@ -176,8 +176,11 @@ class AverageEncoder(MarketEncoder):
         self.input_shapes = {**shapes, "market": (self.groups * self.width + 1,)}
 
     def fit_ridge(self, panel: MarketPanel, spans: Sequence[range]) -> Ridge:
-        """Return the ridge regression of the returns of positions ordered on the days of `spans`."""
-        returns = relative_returns(panel.prices[:, self.investable], self.terms.rules)
+        """Return the ridge regression of the returns of positions ordered on the days of `spans`.
+
+        Prices of the holdout do not count: a ticker that stops trading before it may trade again there.
+        """
+        returns = relative_returns(panel.prices[: panel.splits.holdout.start, self.investable], self.terms.rules)
         return fit_ridge(self.rows, returns, self.complete(spans), self.terms.rules.holding_days)
 
     def complete(self, spans: Sequence[range]) -> list[range]:

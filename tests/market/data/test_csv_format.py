@@ -41,6 +41,17 @@ def test_thousands_in_numbers_with_a_comma(tmp_path):
         read_row(path, CsvFormat(decimal=","))
 
 
+def test_thousands_among_semicolons_and_tabs(tmp_path):
+    path = tmp_path / "A.tsv"
+    for row, form, numbers in (
+        ("4,992.73\t143,999", CsvFormat(), [4992.73, 143999]),
+        ("4,992\t143,999", CsvFormat(decimal="."), [4992, 143999]),
+        ("4 992,73\t1\u00a0143\u202f999", CsvFormat(), [4992.73, 1143999]),
+    ):
+        path.write_text(f"date\tclose\tvolume\n2020-01-31\t{row}\n")
+        assert read_row(path, form)[-2:] == numbers
+
+
 def read_row(path, form=CsvFormat()):  # noqa: B008
     (rows,) = Input(path, form).batches()
     return rows.iloc[0, 2:].tolist()

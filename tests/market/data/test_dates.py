@@ -88,7 +88,10 @@ def test_texts_of_digits_are_dates_before_they_are_seconds():
 
 @pytest.mark.parametrize(
     ("zone", "hours"),
-    [("Asia/Kolkata", 5.5), ("Asia/Tokyo", 9), ("Europe/Berlin", 2), ("Asia/Riyadh", 3), ("America/New_York", 0)],
+    [
+        *(("Asia/Kolkata", 5.5), ("Asia/Tokyo", 9), ("Asia/Riyadh", 3)),
+        *(("Europe/Berlin", 2), ("Europe/London", 1), ("Australia/Sydney", 11), ("America/New_York", 0)),
+    ],
 )
 def test_midnight_of_another_zone(zone, hours):
     sundays = pd.offsets.CustomBusinessDay(
@@ -108,13 +111,26 @@ def test_midnight_of_another_zone(zone, hours):
 
 
 def test_what_is_no_midnight_of_another_zone():
-    # the close of New York, a market of all days, and bars of all hours
+    # the close of New York, markets of all days from a Sunday to a Monday, few bars, and bars of all hours
     for stamps in (
         DAYS + pd.Timedelta(hours=16),
         pd.date_range("2020-01-01 22:00", periods=60),
+        *(pd.date_range(f"2020-01-05 {time}", periods=16) for time in ("16:00", "23:59:59")),
+        pd.date_range("2020-01-05 16:00", periods=4),
         pd.date_range("2020-01-05", periods=99, freq="h"),
     ):
         assert guess(stamps) == DateFormat()
+
+
+def test_midnights_of_several_zones_in_one_file():
+    days = pd.bdate_range("2020-01-06", periods=150)
+    zones = ["Asia/Tokyo", "Europe/London", "America/New_York"]
+    stamps = [days.tz_localize(zone).tz_convert("UTC").tz_localize(None) for zone in zones]
+    together = stamps[0].append(stamps[1:])
+    assert guess(together).parse(pa.array(together)).dt.normalize().tolist() == 3 * days.tolist()
+    closes = stamps[0].append(days + pd.Timedelta(hours=21))
+    with pytest.raises(UserError, match="has bars of 15:00, a midnight of another zone, and of 21:00, which is none"):
+        guess(closes)
 
 
 def test_times_of_day_in_a_column_of_their_own():

@@ -209,6 +209,19 @@ def test_tickers_of_two_calendars_are_named(caplog):
     assert "features of 1 of 2 tickers, such as MACD, have no value on most of their days ('IBM')" in caplog.text
 
 
+def test_rows_that_are_not_daily_are_said(caplog):
+    days = PRICES["date"].unique()
+    build_panel(PRICES, **SIZES)
+    assert not caplog.messages
+    build_panel(PRICES[~PRICES["date"].isin(days[100:115])], **SIZES)
+    last, following = (str(days[day])[:10] for day in (99, 115))
+    expected = f"no prices between {last} and {following}: these days count as neighbours; bring the rest"
+    assert caplog.messages == [expected]
+    caplog.clear()
+    build_panel(PRICES.assign(date=days[0] + 7 * (PRICES["date"] - days[0])), **SIZES)
+    assert caplog.messages == ["rows are 7 days apart: each counts as a trading day, of 252 a year; bring daily prices"]
+
+
 def test_unusable_rows_are_days_without_trading(caplog):
     prices = PRICES.copy()
     prices.loc[100, ["open", "close"]], prices.loc[300, ["open", "close"]] = [0.0, -1.0], np.nan

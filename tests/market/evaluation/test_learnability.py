@@ -141,7 +141,7 @@ def test_too_few_prices_are_refused(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert capsys.readouterr().err == expected
     with pytest.raises(SystemExit):
         main(["data", "learnability", str(file), "--holdout_days=201"])
-    assert "--holdout_days is 201; it must be at least 0 and at most 200" in capsys.readouterr().err
+    assert "--holdout_days is 201; it must be at least 0 and at most 199" in capsys.readouterr().err
 
 
 def test_days_of_the_test_are_not_looked_at(

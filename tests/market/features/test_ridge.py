@@ -184,6 +184,16 @@ def test_no_forecast_depends_on_later_days(panel: MarketPanel) -> None:
     np.testing.assert_array_equal(changed.ridge_weights, encoder_of(panel).ridge_weights)
 
 
+def test_no_forecast_depends_on_the_holdout() -> None:
+    """A column that stops in training, and trades again in the holdout or not, has the same returns."""
+    panel = build_panel(MARKET.generate(), validation_days=80, holdout_days=60)
+    prices = panel.prices.copy()
+    prices[100:, 2] = np.nan
+    stopped = encoder_of(replace(panel, prices=prices.copy()))
+    prices[-20:, 2] = 5.0
+    np.testing.assert_array_equal(encoder_of(replace(panel, prices=prices)).ridge_weights, stopped.ridge_weights)
+
+
 def test_restored_statistics_forecast_the_same(panel: MarketPanel) -> None:
     encoder = encoder_of(panel)
     saved = {**encoder.state_dict(), "encoding": "averages", "context_days": CONTEXT}

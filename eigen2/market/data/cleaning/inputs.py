@@ -85,6 +85,8 @@ class Inputs:
             negative += int((close < 0).sum())
             nonzero += int((np.abs(close) > 0).sum())
             yield batch
+        if source.has_quotes:
+            return
         check_not_returns(negative, nonzero, source.where, "give prices, or name series that are not with --indicators")
 
     def _skip(self, path: Path, error: UserError) -> None:

@@ -70,7 +70,10 @@ class Input:
         self._date = self._file.date_column(date, None if time == date else time)
         read = {date, time, self._ticker, self._file.header.index}
         read |= {position for positions in self._series.values() for position in positions.values()}
-        self.left_out = [name for i, name in enumerate(self._file.header.names) if i not in read]
+        self._others = [i for i in range(len(self._file.header.names)) if i not in read]
+        self.left_out = [self._file.header.names[i] for i in self._others]
+        # CRSP's prices are negative where they are means of bid and ask
+        self.has_quotes = any(name.strip().lower() == "prc" for name in self._file.header.names)
         self.layout = ", ".join(filter(None, (layout, self._file.format_notes(self._date))))
 
     def batches(self) -> Iterator[pd.DataFrame]:
@@ -91,11 +94,28 @@ class Input:
             numbers = [self._series[ticker][field] for field in self._fields for ticker in some]
             for batch in self._file.batches(self._date, self._ticker, numbers, max(BATCH_ROWS // len(some), 1)):
                 rows = self._rows(some, *batch)
+                if self._kind == ONE_TICKER and empty and rows["date"].duplicated().any():
+                    self._refuse_several_tickers()
                 if len(rows):
                     empty = False
                     yield rows
         if empty:
             raise UserError(f"{self._file.where} has a header but no rows of prices: write one row for each date")
+
+    def _refuse_several_tickers(self) -> None:
+        """Raise a UserError if a column that is not read has several names on one date: those of tickers."""
+        index = self._file.header.index
+        others = [*self._others, *([] if index in (None, self._date.position) else [index])]
+        for batch in self._file.raw_batches([self._date.position, *others], [], BATCH_ROWS):
+            date, *columns = (batch[position].to_pandas() for position in (self._date.position, *others))
+            for position, values in zip(others, columns, strict=True):
+                names = values[pd.to_numeric(values.astype(object), errors="coerce").isna()]
+                if (names.astype(object).groupby(date.astype(object)).nunique() > 1).any():
+                    name = quoted(self._file.header.names[position])
+                    raise UserError(
+                        f"{self._file.where} has several rows a day, which differ in column {name}: name it ticker, or "
+                        "write one row a day"
+                    )
 
     def _rows(self, tickers: list[str], days: pd.Series, *columns: Any) -> pd.DataFrame:
         """Return parsed columns as rows with `source.COLUMNS`, all tickers of a day one after the other."""

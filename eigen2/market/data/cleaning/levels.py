@@ -36,8 +36,10 @@ CLOSE_TO_RATIO = 0.025
 CALM, CALM_MOVE = 2.5, 0.01
 # days without a row after which prices are not compared with those before
 LONGEST_GAP = np.timedelta64(30, "D")
-# a price that changes by two cents or less, a tick of a penny stock, has not left its level
-TICKS = 0.0201
+# a price that changes by two ticks has not left its level: cents, of a penny stock; less where prices change by less
+TICKS, CENT = 2.01, 0.01
+STEP_QUANTILE = 0.1  # of a ticker's changes, which a tick is not above
+FINE = 20  # cents, from which no change by two of them is an excursion or a jump
 # an excursion is over when at most a third of its distance is left, in logarithms: within 6 % of the old level after
 # a factor of 1.2, 22 % after 1.8, 44 % after 3
 REMAINING_DISTANCE = 1 / 3
@@ -90,6 +92,17 @@ class Bars:
         last[1:][same] = self.close[:-1][same]
         return last
 
+    @property
+    def two_ticks(self) -> Floats:
+        """Return how far a bar's price may change without leaving its level; it is known for all bars of a ticker."""
+        reach = np.full(len(self.close), TICKS * CENT)
+        low = np.unique(self.ticker[self.close < FINE * CENT])
+        for first, end in zip(*(np.searchsorted(self.ticker, low, side) for side in ("left", "right")), strict=True):
+            steps = np.abs(np.diff(self.close[first:end]))
+            if len(steps := steps[steps > 0]):
+                reach[first:end] = TICKS * min(CENT, np.quantile(steps, STEP_QUANTILE))
+        return reach
+
     def end(self, bar: int) -> int:
         """Return the position after the last bar of a bar's ticker."""
         return int(np.searchsorted(self.ticker, self.ticker[bar] + 1))
@@ -140,14 +153,14 @@ def find_jumps(bars: Bars, limits: Limits) -> tuple[Mask, Mask]:
     two levels, the one left and the one reached. A bar that is back at the first, or stays at the second, is no jump.
     The bars must be without spikes.
     """
-    last = bars.last_close
-    ratio = split_ratio(bars.open, last, limits)
-    far = _far(bars.open, last, limits) | _far(bars.close, last, limits)
+    last, reach = bars.last_close, bars.two_ticks
+    ratio = split_ratio(bars, limits)
+    far = _far(bars.open, last, reach, limits) | _far(bars.close, last, reach, limits)
     jump, split = np.zeros((2, len(last)), dtype=np.bool_)
     level = np.nan
     for bar in np.flatnonzero(far | ~np.isnan(ratio)).tolist():
         if jump[bar - 1] or split[bar - 1]:
-            if not (_far(bars.open[bar], level, limits) or _far(bars.close[bar], level, limits)):
+            if not any(_far(price, level, reach[bar], limits) for price in (bars.open[bar], bars.close[bar])):
                 continue
         else:
             level = last[bar]
@@ -158,24 +171,23 @@ def find_jumps(bars: Bars, limits: Limits) -> tuple[Mask, Mask]:
 
 def split_factors(bars: Bars, split: Mask, limits: Limits) -> Floats:
     """Return the factor on earlier prices at each split: its ratio, or else open / last close; 1 elsewhere."""
-    last = bars.last_close
-    ratio = split_ratio(bars.open, last, limits)
-    return np.where(split, np.where(np.isnan(ratio), bars.open / last, ratio), 1.0)
+    ratio = split_ratio(bars, limits)
+    return np.where(split, np.where(np.isnan(ratio), bars.open / bars.last_close, ratio), 1.0)
 
 
-def split_ratio(open_: Floats, last_close: Floats, limits: Limits) -> Floats:
+def split_ratio(bars: Bars, limits: Limits) -> Floats:
     """Return the usual split ratio, at least a jump by itself, that takes the last close to the open; else NaN."""
     ratios = SPLIT_RATIOS[(1 - limits.jump >= SPLIT_RATIOS) | (1 / (1 - limits.jump) <= SPLIT_RATIOS)]
-    reach = 1 + limits.split_tolerance
-    change = open_ / last_close
+    reach, last = 1 + limits.split_tolerance, bars.last_close
+    change = bars.open / last
     least = ratios[ratios > 1].min(initial=np.inf) / reach
     most = ratios[ratios < 1].max(initial=0) * reach
-    bars = np.flatnonzero(((change >= least) | (change <= most)) & (np.abs(open_ - last_close) > TICKS))
-    found = np.full(len(open_), np.nan)
-    if len(bars):
-        off = np.abs(np.log(change[bars, None] / ratios))
+    found = np.full(len(last), np.nan)
+    places = np.flatnonzero(((change >= least) | (change <= most)) & (np.abs(bars.open - last) > bars.two_ticks))
+    if len(places):
+        off = np.abs(np.log(change[places, None] / ratios))
         near = off.min(axis=1) <= np.log(reach)
-        found[bars[near]] = ratios[off.argmin(axis=1)[near]]
+        found[places[near]] = ratios[off.argmin(axis=1)[near]]
     return found
 
 
@@ -184,7 +196,7 @@ def _excursions(bars: Bars, factor: float, longest: int) -> Mask:
     found = np.zeros(len(bars.close), dtype=np.bool_)
     resume = 0
     last = bars.last_close
-    left = ((bars.low > last * factor) | (bars.high * factor < last)) & (np.abs(bars.close - last) > TICKS)
+    left = ((bars.low > last * factor) | (bars.high * factor < last)) & (np.abs(bars.close - last) > bars.two_ticks)
     for first in np.flatnonzero(left).tolist():
         if first < resume:
             continue
@@ -256,7 +268,9 @@ def _is_traded(bars: Bars, bar: int) -> bool:
     return bool(reached < left)
 
 
-def _far(price: Floats | float, level: Floats | float, limits: Limits) -> Bool[np.ndarray, " *bars"]:
+def _far(
+    price: Floats | float, level: Floats | float, reach: Floats | float, limits: Limits
+) -> Bool[np.ndarray, " *bars"]:
     change = price / level
     far = (change < 1 - limits.jump) | (change > 1 / (1 - limits.jump))
-    return np.asarray(far & (np.abs(price - level) > TICKS))
+    return np.asarray(far & (np.abs(price - level) > reach))

@@ -17,6 +17,7 @@ from eigen2.market.data.source import PRICE_COLUMNS
 
 # first rows of a defect, and files named in the text; the JSON names all files
 EXAMPLES, SHOWN_INPUTS = 3, 5
+CRSP_FACTORS = ("cfacpr", "cfacshr")  # that adjust its prices and volumes for splits
 
 
 class Report:
@@ -77,8 +78,11 @@ class Report:
             total = len(self._inputs) + len(self._skipped)
             lines += [f"skipped {len(self._skipped):,} of {total:,} files:"]
             lines += [f"  {reason}" for reason in self._skipped[:SHOWN_INPUTS]]
-        if left_out := sorted({name for each in self._inputs for name in each["left_out"]}):
-            lines.append(f"left out {some(left_out)}: join them to the result by date and ticker")
+        left_out = sorted({name for each in self._inputs for name in each["left_out"]})
+        if factors := [name for name in left_out if name.strip().lower() in CRSP_FACTORS]:
+            lines.append(f"left out {some(factors)}: divide prices by cfacpr and multiply volumes by cfacshr before")
+        if joined := [name for name in left_out if name not in factors]:
+            lines.append(f"left out {some(joined)}: join them to the result by date and ticker")
         if self._bars is not None:
             lines.append(f"{self._bars:,} intraday bars made into daily ones")
         span = f"{len(self._days):,} days, {self._days[0]} to {self._days[-1]}"

@@ -318,6 +318,17 @@ def test_a_tick_of_a_penny_stock_is_nothing() -> None:
     assert defects(table(flat("A", [0.05, 0.05, 0.01, 0.05, 0.05]))) == only({2: {"spike"}}, 5)
 
 
+@pytest.mark.parametrize("unit", [1e-5, 1e-3, 1.0])
+def test_prices_far_below_a_cent_have_smaller_ticks(unit: float) -> None:
+    rng = np.random.default_rng(0)
+    calm = unit * np.exp(np.cumsum(rng.normal(0, 0.01, 40)))
+    spike, split = calm.copy(), calm.copy()
+    spike[20] *= 100
+    split[20:] *= 10
+    assert defects(table(flat("A", spike.tolist()))) == only({20: {"spike"}}, 40)
+    assert defects(table(flat("A", split.tolist()))) == only({20: {"split_like"}}, 40)
+
+
 def test_a_spike_of_a_single_day_has_no_more_volume_than_usual() -> None:
     closes = [40, 40.14, 50.62, 40.43, 40.2]
     for volume, expected in ((399.0, {"spike"}), (401.0, NONE), (np.nan, {"unknown_volume"})):

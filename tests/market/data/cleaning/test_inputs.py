@@ -106,6 +106,9 @@ def test_returns_are_refused(tmp_path):
         ):
             rows(Inputs([path]))
         assert len(pd.concat(Inputs([path]).batches(["A", "B", "C"]))) == 600
+    # CRSP's negative prices are means of bid and ask
+    frame = table(("A",), 20).rename(columns={"close": "prc"})
+    assert len(rows(Inputs([write(frame.assign(prc=-frame["prc"]), tmp_path / "crsp.csv")]))) == 20
     # a price table with a bad ticker is not one of returns
     frame = table(("A", "B", "C", "D"), 20).assign(close=lambda each: each["close"].where(each["ticker"] != "A", -1))
     assert len(rows(Inputs([write(frame, tmp_path / "prices.csv")]))) == 80

@@ -210,8 +210,13 @@ def test_one_ticker_of_closes_and_empty_days(tmp_path):
 def test_many_rows_a_day_need_a_ticker(tmp_path):
     frame = long(("A", "B", "C"), 4).rename(columns={"ticker": "tkr"})
     assert_refused(write(frame, tmp_path / "p.csv"), "has 12 rows on 4 days but no column of tickers")
-    # two rows a day may be duplicates, which cleaning removes
-    frame = long(("A", "B"), 4).rename(columns={"ticker": "tkr"})
+    for name in ("p.csv", "p.parquet"):
+        frame = long(("A", "B"), 4).rename(columns={"ticker": "tkr"}).iloc[:-3]
+        assert_refused(write(frame, tmp_path / name), "has several rows a day, which differ in column 'tkr'")
+    unnamed = long(("A", "B"), 4).set_index("ticker").rename_axis(None)
+    assert_refused(write(unnamed, tmp_path / "p.csv", index=True), "has several rows a day, which differ in column ''")
+    # two rows a day that name no tickers may be duplicates, which cleaning removes
+    frame = long(("A", "B"), 4).drop(columns="ticker").assign(currency="USD", dividends=[0.0, 1.0] * 4)
     assert set(read(write(frame, tmp_path / "p.csv"), "one ticker a file")["ticker"]) == {"p"}
 
 
@@ -315,6 +320,21 @@ def test_yfinance_of_one_ticker(tmp_path, name):
         assert "\nDate,,,,,\n" in path.read_text()
         text("\n\n" + path.read_text().replace("\n", "\n\n"), path)
     assert_rows(path, "yfinance", long(("AAPL",)))
+
+
+def test_yfinance_of_tickers_that_are_numbers(tmp_path):
+    for tickers in (("600000",), ("000001", "600000")):
+        assert_rows(write(pivoted(long(tickers)), tmp_path / "y.csv", index=True), "yfinance", long(tickers))
+
+
+@pytest.mark.parametrize("tickers_first", [False, True])
+def test_yfinance_with_merged_cells_as_excel_writes_them(tmp_path, tickers_first):
+    path = write(pivoted(long(), tickers_first=tickers_first).sort_index(axis=1), tmp_path / "y.csv", index=True)
+    first, *lines = path.read_text().splitlines()
+    names = first.split(",")
+    merged = [name if place < 1 or name != names[place - 1] else "" for place, name in enumerate(names)]
+    assert "" in merged
+    assert_rows(text("\n".join([",".join(merged), *lines]), path), "yfinance", long())
 
 
 @BOTH
