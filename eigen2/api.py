@@ -12,18 +12,17 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from lightning.pytorch import Trainer, seed_everything
+from lightning.pytorch import Callback, LightningModule, Trainer, seed_everything
 
 from callbacks import GarbageCollector, MemoryProfiler
-from eigen2.core.config import from_settings
+from eigen2.core.config import from_settings, plain_values
 from eigen2.core.datamodule import TestResult
-from eigen2.core.export import ExportedChampion, load
+from eigen2.core.export import CONFIG, ExportedChampion, load
 from eigen2.erl.module import ERLModule
-from eigen2.errors import UserError, require_range
+from eigen2.errors import UserError, require_range, require_whole
 from eigen2.files import Folder
 from eigen2.market.data.frames import frame_prices
-from eigen2.market.data.source import read_prices
-from eigen2.market.data.universe import Universe, read_membership
+from eigen2.market.data.universe import Universe
 from eigen2.market.datamodule import MarketDataModule
 from eigen2.market.serving.trader import Trader
 from eigen2.market.simulation.account import AccountRules
@@ -53,12 +52,29 @@ class Result:
     Attributes:
         module: the population; it has weights after `fit`, and after `open` once it was tested.
         data: its data module, with the panel.
-        folder: the run's folder, with checkpoints, curves and the champion's trades.
+        folder: the folder of the fit, with checkpoints, curves and the champion's trades.
     """
 
     module: ERLModule
     data: MarketDataModule
     folder: Path
+    _metrics: bytes = b""  # contents of metrics.csv, by which a run is found that another moved
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle the folder alone; the copy is opened there."""
+        return Result.open, (str(self.run_folder),)
+
+    @property
+    def run_folder(self) -> Path:
+        """Return where the run is now: a later fit in the same folder moves it to `earlier/1` and so on.
+
+        Raises:
+            UserError: the run is no longer there as it was.
+        """
+        for folder in (self.folder, *sorted(self.folder.glob("earlier/*"))):
+            if _read_metrics(folder) == self._metrics:
+                return folder
+        raise UserError(f"the run in {self.folder} is not there any more, or was resumed; open it by Result.open")
 
     @classmethod
     def open(cls, folder: str | Path) -> Result:
@@ -72,12 +88,13 @@ class Result:
         module, data = reopened(Path(folder))
         if not (isinstance(module, ERLModule) and isinstance(data, MarketDataModule)):
             raise UserError(f"the run in {folder} trades no prices: test it with python -m eigen2.cli test")
-        return cls(module, data, Path(folder))
+        folder = Path(folder).resolve()
+        return cls(module, data, folder, _read_metrics(folder))
 
     @property
     def metrics(self) -> pd.DataFrame:
         """Return the metrics of each generation, see docs/curves.md."""
-        return pd.read_csv(self.folder / "metrics.csv", index_col="generation")
+        return pd.read_csv(self.run_folder / "metrics.csv", index_col="generation")
 
     @cached_property
     def champion(self) -> ExportedChampion:
@@ -96,12 +113,13 @@ class Result:
         Raises:
             UserError: the holdout has fewer than two days, or there is no champion.
         """
-        trainer = Trainer(default_root_dir=self.folder, devices=1, **SILENT, **QUIET)
+        folder, checkpoint = self.run_folder, self._checkpoint
+        trainer = Trainer(default_root_dir=folder, devices=1, **SILENT, **QUIET)
         self.module.test_checks = checks
-        self.module.generations_run = max(self.module.generations_run, generations_of(self._checkpoint))
-        with locked_folder(self.folder):
-            trainer.test(self.module, self.data, ckpt_path=self._checkpoint, verbose=False)
-            _write_report(self.folder)
+        self.module.generations_run = max(self.module.generations_run, generations_of(checkpoint))
+        with locked_folder(folder):
+            trainer.test(self.module, self.data, ckpt_path=checkpoint, verbose=False)
+            _write_report(folder)
         assert self.module.test_result is not None
         return self.module.test_result
 
@@ -119,11 +137,24 @@ class Result:
         """
         # the class of its actor was given to `fit` in this process
         trader = Trader(self.champion, (self.champion.config["actor"] or {}).get("class_path"))
-        return _orders(trader, prices, first, membership)
+        return trader.orders(prices, first, membership)
 
     @property
     def _checkpoint(self) -> str:
-        return _best(self.folder)
+        return _best(self.run_folder)
+
+
+class _MoveEarlierRun(Callback):
+    """Moves an earlier run in the folder aside, once nothing can refuse the new one."""
+
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Move it."""
+        move_earlier_run(Path(trainer.default_root_dir))
+
+
+def _read_metrics(folder: Path) -> bytes:
+    file = folder / "metrics.csv"
+    return file.read_bytes() if file.is_file() else b""
 
 
 def _write_report(folder: Path) -> None:
@@ -144,7 +175,7 @@ def fit(
 
     It is a Trainer with an `ERLModule`, a `MarketDataModule` and the callbacks of configs/erl.yaml but the pictures;
     use these for anything else. A DataFrame is kept in the folder, for `test` and the command line. An earlier run in
-    the folder is moved to `earlier/1`, `earlier/2` and so on.
+    the folder is moved to `earlier/1`, `earlier/2` and so on, where its `Result` follows it.
 
     Args:
         prices: a DataFrame, see `eigen2.market.data.frames.frame_prices`, or a Parquet, CSV or Excel file; None is
@@ -158,21 +189,27 @@ def fit(
     Raises:
         UserError: a setting is unknown or out of range, or the prices cannot be used.
     """
+    generations, seed = plain_values(generations), plain_values(seed)
     require_range("generations", generations, least=1)
     require_range("seed", seed, least=0, most=2**32 - 1)
+    for name, number in (("generations", generations), ("seed", seed)):
+        require_whole(name, number)
     hide_library_messages()
-    of_module, of_data = _split(settings)
+    of_module, of_data = _split(plain_values(settings))
+    for name in ("indicators", "features"):
+        if isinstance(of_data.get(name), str):
+            raise UserError(f"{name} is {of_data[name]!r}; give a list of names")
     of_data |= {
         name: from_settings(cls, name, of_data[name]) for name, cls in GROUPS.items() if of_data.get(name) is not None
     }
     if prices is not None and of_data.get("synthetic") is not None:
         raise UserError("fit is given prices and a synthetic market: leave one out")
-    root, frame, path = Path(folder), None, None if prices is None else str(prices)
+    root, frame, path = Path(folder).resolve(), None, None if prices is None else str(prices)
     if isinstance(prices, pd.DataFrame):
         frame = frame_prices(prices, of_data.get("features", ()))
         values = pd.util.hash_pandas_object(frame, index=False).to_numpy().tobytes()
         digest = hashlib.blake2b("\0".join(frame.columns).encode() + values, digest_size=8)
-        path = str(root.resolve() / "prices" / f"{digest.hexdigest()}.parquet")
+        path = str(root / "prices" / f"{digest.hexdigest()}.parquet")
     data, module = MarketDataModule(path, **of_data), ERLModule(**of_module)
     seed_everything(seed, verbose=False)
     with locked_folder(root):
@@ -180,8 +217,7 @@ def fit(
             with (Folder(root) / "prices").replacing(Path(path).name) as draft:
                 frame.to_parquet(draft, index=False)
         del frame  # memory
-        move_earlier_run(root)
-        callbacks = [GarbageCollector(), GenerationReport(), MemoryProfiler(), ChampionCheckpoint()]
+        callbacks = [_MoveEarlierRun(), GarbageCollector(), GenerationReport(), MemoryProfiler(), ChampionCheckpoint()]
         trainer = Trainer(
             max_epochs=generations,
             default_root_dir=root,
@@ -193,7 +229,7 @@ def fit(
         )
         trainer.fit(module, data)
         _write_report(root)
-    return Result(module, data, root)
+    return Result(module, data, root, _read_metrics(root))
 
 
 def test(run: Result | str | Path) -> TestResult:
@@ -204,23 +240,21 @@ def test(run: Result | str | Path) -> TestResult:
 def predict(
     run: Result | str | Path, prices: Prices, first: date | None = None, membership: str | Path | None = None
 ) -> pd.DataFrame:
-    """Return the decisions of the champion of a fit, given as its result or its folder, see `Result.predict`."""
+    """Return the decisions of a champion, see `Result.predict`.
+
+    `run` is the result of a fit, its folder, or the folder of an exported champion.
+    """
     if isinstance(run, Result):
         return run.predict(prices, first, membership)
-    return _orders(Trader(load(_best(Path(run)))), prices, first, membership)
+    folder = Path(run)
+    champion = load(folder if (folder / CONFIG).is_file() else _best(folder))
+    return Trader(champion).orders(prices, first, membership)
 
 
 def _best(folder: Path) -> str:
     checkpoint = find_checkpoint(folder, "best", or_start=False)
     assert checkpoint is not None  # raised, as it may not start anew
     return checkpoint
-
-
-def _orders(trader: Trader, prices: Prices, first: date | None, membership: str | Path | None) -> pd.DataFrame:
-    spans = None if membership is None else read_membership(membership)
-    if isinstance(prices, pd.DataFrame):
-        return trader.orders(frame_prices(prices, trader.features), first, spans)
-    return trader.orders(read_prices(prices, trader.features), first, spans)
 
 
 def _split(settings: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:

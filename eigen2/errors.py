@@ -99,6 +99,12 @@ def require_range(
         raise UserError(f"{name} is {value}; it must be {' and '.join(text for _, text in bounds if text)}")
 
 
+def require_whole(name: str, value: object) -> None:
+    """Raise a UserError unless a value is an integer."""
+    if not isinstance(value, int):
+        raise UserError(f"{name} is {value}; it must be a whole number")
+
+
 def require_choices(prefix: str, annotated: object, values: Mapping[str, object]) -> None:
     """Raise a UserError unless each of `values` that a Literal annotates is one of its choices.
 

@@ -1,11 +1,13 @@
 """`eigen2.fit` and its result, and the notebook that shows them."""
 
 import json
+import pickle
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 
@@ -88,6 +90,74 @@ def test_settings_may_be_dictionaries_and_frames_are_kept_by_the_names_of_column
         result = eigen2.fit(prices, 1, folder=tmp_path, **settings)
         assert result.data.rules == eigen2.TradingRules(allow_short=True)
     assert len([*(tmp_path / "prices").iterdir()]) == 2
+
+
+SMALL: dict[str, Any] = {
+    **{"context_days": 16, "trading_days": 20, "settlement_days": 5, "validation_days": 30, "holdout_days": 30},
+    **{"population_size": 4, "gradient_steps": 1, "windows_per_generation": 1},
+}
+
+
+def test_numbers_of_numpy_and_pandas_are_numbers(tmp_path: Path) -> None:
+    """Such as in a loop over np.logspace; a checkpoint that holds any could not be read again."""
+    prices = eigen2.SyntheticMarket(days=300, columns=4).generate()
+    given = {
+        **SMALL,
+        **{name: np.int64(SMALL[name]) for name in ("context_days", "population_size", "holdout_days")},
+        **{"actor_lr": np.float64(1e-3), "critic_lr": np.float32(1e-3)},
+        "rules": {"max_holding_days": np.int64(5)},
+        "account": {"initial_cash": np.float32(1e5)},
+        "investable": {"tickers": prices["ticker"].unique()[:3]},
+        "holdout_from": prices["date"].unique()[-40],
+    }
+    result = eigen2.fit(prices, 1, folder=tmp_path, **given)
+    opened = eigen2.Result.open(tmp_path)
+    assert opened.test().text == result.test().text
+    assert opened.data.investable.tickers == ["S0000", "S0001", "S0002"]
+    assert opened.data.rules.max_holding_days == 5
+    assert str(prices["date"].unique()[-40])[:10] in (tmp_path / "config.yaml").read_text()
+
+
+def test_a_result_follows_its_run_and_can_be_pickled(tmp_path: Path) -> None:
+    prices = eigen2.SyntheticMarket(days=300, columns=4).generate()
+    results = [eigen2.fit(prices, 1, folder=tmp_path / "run", seed=seed, **SMALL) for seed in (1, 2)]
+    found = [result.metrics["fitness/mean"].item() for result in results]
+    assert found[0] != found[1]
+    assert results[0].run_folder == tmp_path / "run" / "earlier" / "1"
+    tests = [result.test().text for result in results]
+    assert tests[0] != tests[1]
+    assert eigen2.test(tmp_path / "run" / "earlier" / "1").text == tests[0]
+    # a fit that is refused moves nothing
+    with pytest.raises(UserError, match="XXX"):
+        eigen2.fit(prices, 1, folder=tmp_path / "run", **SMALL, investable={"tickers": ["S0000", "XXX"]})
+    assert results[1].run_folder == tmp_path / "run"
+    copy = pickle.loads(pickle.dumps(results[0]))  # noqa: S301 - ours
+    assert copy.metrics.equals(results[0].metrics)
+    # with the frame that it keeps, the folder may move
+    (tmp_path / "run").rename(tmp_path / "moved")
+    assert len(eigen2.predict(tmp_path / "moved", prices))
+    assert eigen2.test(tmp_path / "moved").text == tests[1]
+    with pytest.raises(UserError, match=r"the run in .*run is not there any more"):
+        results[1].predict(prices)
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"rules": "weights"}, "rules is 'weights'; give TradingRules or a dictionary of its settings"),
+        ({"investable": ["A"]}, r"investable is \['A'\]; give Universe or a dictionary"),
+        ({"indicators": "VIX"}, "indicators is 'VIX'; give a list of names"),
+    ],
+)
+def test_settings_of_another_type(settings: dict[str, Any], words: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=words):
+        eigen2.fit(**{"generations": 1, "folder": tmp_path, **settings})
+
+
+def test_checkpoints_are_not_loaded_without_data() -> None:
+    for module in (eigen2.ERLModule, eigen2.DQNModule):
+        with pytest.raises(UserError, match=r"a module is built by a Trainer with its data.*eigen2\.Result\.open"):
+            module.load_from_checkpoint("best.ckpt")
 
 
 def test_a_frame_and_another_source_are_too_much(tmp_path: Path) -> None:

@@ -88,9 +88,7 @@ def _champion(options: Namespace) -> ExportedChampion:
 
 
 def _predict(options: Namespace) -> None:
-    # both import torch, which takes seconds
-    from eigen2.market.data.source import read_prices
-    from eigen2.market.data.universe import read_membership
+    # imports torch, which takes seconds
     from eigen2.market.serving.trader import Trader
     from eigen2.market.spreadsheets import without_formulas
 
@@ -102,8 +100,7 @@ def _predict(options: Namespace) -> None:
     for key, file in options.data.items():
         if file is not None and output.resolve() == Path(file).resolve():
             raise UserError(f"--output {output} is the file of --data.{key}, which would be lost; choose another file")
-    membership = None if options.data.membership is None else read_membership(options.data.membership)
-    orders = trader.orders(read_prices(options.data.path, trader.features), first, membership)
+    orders = trader.orders(options.data.path, first, options.data.membership)
     with writing(f"--output {options.output!r}"):
         write(output, without_formulas(orders).to_csv(index=False, float_format="%.6g"))
     days = orders["date"].unique()

@@ -78,7 +78,11 @@ def _with_settings(args: Sequence[str], config: dict[str, Any] | None, file: Pat
     elif given(args, "data.synthetic") is not None or any(arg.startswith("--data.synthetic.") for arg in args):
         data["path"] = None
     elif (prices := data.get("path")) is not None and not Path(prices).exists():
-        raise UserError(f"the fit read prices from {prices}, which does not exist here; give --data.path")
+        # `eigen2.fit` keeps a DataFrame in the folder of the run, which may have moved
+        kept = file.parent.parent / "prices" / Path(prices).name
+        if not kept.is_file():
+            raise UserError(f"the fit read prices from {prices}, which does not exist here; give --data.path")
+        data["path"] = str(kept)
     counted = [span for span in ("validation", "holdout") if given(args, f"data.{span}_days") is not None]
     data |= dict.fromkeys(f"{span}_from" for span in counted)  # the fit's dates would count in their place
     config["trainer"] = {"precision": config["trainer"]["precision"]}

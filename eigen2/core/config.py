@@ -1,9 +1,13 @@
 """Settings as plain values, in the form that configuration files of the command line have."""
 
+import datetime
 import inspect
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any, TypeVar
+
+import numpy as np
+from torch import Tensor
 
 from eigen2.errors import UserError
 
@@ -12,16 +16,30 @@ Settings = TypeVar("Settings")
 
 def from_settings(cls: type[Settings], name: str, value: Settings | Mapping[str, Any] | None) -> Settings:
     """Return an instance unchanged, or make one from settings; raise UserError if these are not its."""
-    if value is not None and not isinstance(value, Mapping):
+    if isinstance(value, cls):
         return value
+    if value is not None and not isinstance(value, Mapping):
+        raise UserError(f"{name} is {value!r}; give {cls.__name__} or a dictionary of its settings")
     try:
         return cls(**(value or {}))
     except TypeError as error:
         raise UserError(f"{name} is {dict(value or {})}; give settings of {cls.__name__}: {error}") from error
 
 
+def plain_values(value: Any) -> Any:
+    """Return a value with Python's numbers and lists in place of NumPy's and pandas', and dates as text."""
+    if isinstance(value, Mapping):
+        return {name: plain_values(part) for name, part in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(map(plain_values, value))
+    if isinstance(value, np.datetime64 | datetime.date):  # pandas' timestamps are dates
+        return str(value)[:10]
+    return plain_values(value.tolist()) if hasattr(value, "tolist") and not isinstance(value, Tensor) else value
+
+
 def to_config(value: object) -> Any:
     """Return a setting as a value of YAML: a dataclass becomes a group of keys, what has no such form its text."""
+    value = plain_values(value)
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, Mapping):

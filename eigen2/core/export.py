@@ -82,7 +82,7 @@ class ExportedChampion:
                 raise UserError(f"the champion's weights are not of {name}: {one_line(error)}") from error
         return network.eval().requires_grad_(False)
 
-    def save(self, folder: Path, key: Path | None = None) -> list[Path]:
+    def save(self, folder: str | Path, key: str | Path | None = None) -> list[Path]:
         """Write `champion.safetensors` and `champion.json`, each completely or not at all; sign them with an SSH key.
 
         The last line of `champion.json` is the checksum of weights and description together; the signature, in
@@ -92,9 +92,10 @@ class ExportedChampion:
         config = {**self.config, "checksum": _checksum(self.config, weights)}
         lines = [f"{json.dumps(name)}: {json.dumps(value, allow_nan=False)}" for name, value in config.items()]
         description = ("{\n" + ",\n".join(lines) + "\n}\n").encode()
+        folder = Path(folder)
         contents = {WEIGHTS: weights, CONFIG: description}
         if key is not None:
-            contents[SIGNATURE] = sign(description, key)
+            contents[SIGNATURE] = sign(description, Path(key))
         target = Folder(folder)
         before = target.file(CONFIG)
         if not (before.is_file() and before.read_bytes() == description):

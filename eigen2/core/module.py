@@ -19,7 +19,7 @@ from eigen2.core.compatibility import (
     saved_part,
     saved_run,
 )
-from eigen2.core.config import to_config
+from eigen2.core.config import plain_values, to_config
 from eigen2.core.datamodule import TestResult, WorkloadDataModule
 from eigen2.core.export import ExportedChampion
 from eigen2.distributed.strategy import check_processes
@@ -31,6 +31,10 @@ from eigen2.runtime.run_folder import RunFolder, describe_script
 from eigen2.runtime.trainer_checks import check_batches, check_trainer
 
 log = logging.getLogger(__name__)
+UNBUILT = (
+    "a module is built by a Trainer with its data: give ckpt_path to trainer.fit or validate; eigen2.Result.open opens "
+    "the run of a folder"
+)
 Data = TypeVar("Data", bound=WorkloadDataModule)
 
 
@@ -220,7 +224,7 @@ class GenerationModule(LightningModule, ABC, Generic[Data]):
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Add settings, configuration, data used and inference spec; Lightning saves weights, optimizer and data."""
-        checkpoint["eigen2"] = {
+        saved = {
             "seed": self.seed,
             "settings": self.settings(),
             "config": self.config(),
@@ -229,11 +233,21 @@ class GenerationModule(LightningModule, ABC, Generic[Data]):
             "generations": self.generations_run,
             **self.saved_state(),
         }
+        # of NumPy's numbers, which scripts may give, no checkpoint could be read again
+        checkpoint["eigen2"] = plain_values(saved)
+        for name in ("hyper_parameters", "datamodule_hyper_parameters"):
+            if name in checkpoint:
+                checkpoint[name] = plain_values(checkpoint[name])
+
+    @classmethod
+    def load_from_checkpoint(cls, *args: Any, **kwargs: Any) -> Any:
+        """Raise a UserError: a module needs its data."""
+        raise UserError(UNBUILT)
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Restore the seed; refuse a checkpoint of another workload or network or, when resuming, other settings."""
         if not self._built:
-            raise UserError("a module is built by a Trainer with its data: give ckpt_path to trainer.fit or validate")
+            raise UserError(UNBUILT)
         with altered_as_user_error():
             self._load(checkpoint)
 

@@ -17,6 +17,7 @@ logger = logging.getLogger(__name__)
 
 Inputs = dict[str, Tensor]  # named network inputs with a leading agent axis, of size 1 where all agents see the same
 Weights = dict[str, Tensor]  # weights by name; those of many agents have a leading agent axis
+ATTENTION = (nn.MultiheadAttention, nn.TransformerEncoderLayer, nn.TransformerEncoder)
 LARGEST = 1 - 1e-6  # absolute output of a tanh up to which its pre-activation is known, at 7.25
 MOST_WIDTH = 16_384  # widest layer; two such layers have a GB of weights between them
 DESCRIBED, FORECAST = "described", "forecast"  # names of the inputs that hold what `describe` and `forecast` returned
@@ -73,7 +74,7 @@ class StackedNetwork:
     """Plain `nn.Module`, written for one agent and a batch of inputs, run with the weights of many agents at once.
 
     Weights are rows of a matrix. The module's class attribute `over_agents` chooses how they are run: `vmap` (the
-    default) in one vectorised call of `torch.func.vmap`, or by `loop` where the module has no vmap rule, as an LSTM;
+    default) in one vectorised call of `torch.func.vmap`, or by `loop` where vmap cannot run the module, as an LSTM;
     `broadcast` in one call of `forward` with a leading agent axis on weights and inputs, for modules whose layers are
     `Linear` of this file or count axes from the last; `loop` agent by agent, in the memory of one.
 
@@ -108,6 +109,8 @@ class StackedNetwork:
         self.over_agents: Literal["vmap", "broadcast", "loop"] = getattr(network, "over_agents", "vmap")
         if self.over_agents not in ("vmap", "broadcast", "loop"):
             raise UserError(f"{name} has over_agents {self.over_agents!r}; set vmap, broadcast or loop")
+        # in evaluation mode their inference kernels, which have no gradients, would take the place of others
+        self._attends = any(isinstance(module, ATTENTION) for module in network.modules())
         self._describe: Callable[..., Tensor] | None = getattr(network, "describe", None)
         self._forecast: Callable[..., Tensor] | None = getattr(network, "forecast", None)
         self._first_value: Callable[..., Tensor] = getattr(network, "first_value", network)
@@ -159,7 +162,7 @@ class StackedNetwork:
                 vectorised: Tensor = run(weights, *parts)
                 return vectorised
             except RuntimeError as error:
-                if "Batching rule not implemented" not in str(error):
+                if "Batching rule not implemented" not in str(error) and not str(error).startswith("vmap:"):
                     raise
                 self.over_agents = "loop"
                 logger.info("%s runs agent by agent: %s", type(self.network).__name__, str(error).split(". ")[0])
@@ -171,11 +174,16 @@ class StackedNetwork:
 
     def _call(self, function: Callable[..., Tensor], weights: Weights, *inputs: Inputs | Tensor) -> Tensor:
         """Call the network's function with other weights: `torch.func.functional_call` at a tenth of its cost."""
+        fast = self._attends and torch.backends.mha.get_fastpath_enabled()
         try:
+            if fast:
+                torch.backends.mha.set_fastpath_enabled(False)
             for module, name, source, _ in self._places:
                 compat.replace_parameter(module, name, weights[source])
             return function(*inputs)
         finally:
+            if fast:
+                torch.backends.mha.set_fastpath_enabled(True)
             for module, name, _, original in self._places:
                 compat.replace_parameter(module, name, original)
 

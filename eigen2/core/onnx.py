@@ -28,8 +28,9 @@ class _Positional(nn.Module):
         return action
 
 
-def write_onnx(actor: nn.Module, sizes: Sizes, file: Path) -> Path:
+def write_onnx(actor: nn.Module, sizes: Sizes, file: str | Path) -> Path:
     """Write an actor as a graph from its named inputs, (batch, ...), to `action`; UserError if that fails."""
+    file = Path(file)
     missing = [name for name in LIBRARIES if find_spec(name) is None]
     if missing:
         raise UserError(f"an ONNX graph needs {' and '.join(missing)}: {install_hint('onnx')}")

@@ -12,6 +12,7 @@ from eigen2.core.shared_replay import CHUNK_BYTES
 from eigen2.distributed.communicator import Communicator
 from eigen2.erl.learners import Batch, Learner
 from eigen2.erl.population import Population
+from eigen2.errors import UserError
 from eigen2.memory.estimate import LivePeak, PeakEstimate
 
 EXCHANGE_COPIES = 6  # of transitions on their way: chosen, packed, received, unpacked, in order, and the batch
@@ -37,7 +38,13 @@ def workspace_bytes(
     size = data.batch_size
     stored = {name: values[:, :1].expand(1, size, *values.shape[2:]) for name, values in first.items()}
     with LivePeak() as acting, precision(), torch.inference_mode():
-        agent.act(data.network_inputs(first)).float()
+        action = agent.act(data.network_inputs(first)).float()
+    windows = next(iter(first.values())).shape[1]
+    if action.shape != (expected := (1, windows, *data.eval_env.action_shape)):
+        raise UserError(
+            f"model.actor {type(agent.actor_network.network).__name__} returns {tuple(action.shape[1:])} for a batch "
+            f"of {windows}; it must return {expected[1:]}"
+        )
     with LivePeak() as learning, precision():
         flags = torch.zeros(1, size, device=device)
         actions = torch.zeros(1, size, *data.eval_env.action_shape, device=device)

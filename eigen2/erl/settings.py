@@ -5,11 +5,14 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from torch import nn
+
 from eigen2.core.config import to_config
 from eigen2.erl.evolution.operator import Operator
 from eigen2.erl.evolution.operators import Injection
 from eigen2.erl.evolution.selection import check_operators
-from eigen2.errors import UserError, require_range
+from eigen2.erl.learners import Learner
+from eigen2.errors import UserError, require_range, require_whole
 
 log = logging.getLogger(__name__)
 RANGES: dict[str, dict[str, float]] = {
@@ -28,6 +31,7 @@ RANGES: dict[str, dict[str, float]] = {
     "noise_decay": {"above": 0, "most": 1},
     "noise_min": {"least": 0},
 }
+WHOLE = ("population_size", "gradient_steps", "accumulate", "validate_every")
 
 
 def check_settings(settings: Mapping[str, Any]) -> None:
@@ -35,6 +39,8 @@ def check_settings(settings: Mapping[str, Any]) -> None:
     for name, limits in RANGES.items():
         if settings[name] is not None or name != "gamma":
             require_range(f"model.{name}", settings[name], **limits)
+    for name in WHOLE:
+        require_whole(f"model.{name}", settings[name])
     if settings["learners"] is not None:
         require_range("model.learners", settings["learners"], least=1, most=settings["population_size"])
     if settings["representation"] not in ("own", "shared"):
@@ -44,6 +50,7 @@ def check_settings(settings: Mapping[str, Any]) -> None:
             f"model.learners is {settings['learners']}, but of agents with a shared representation the first alone "
             "learns; leave model.learners out, or set model.representation to own"
         )
+    _check_objects(settings)
     steps, learner = settings["gradient_steps"], settings["learner"]
     if steps and not any(map(learner.trains_actor, range(steps))):
         raise UserError(
@@ -52,6 +59,22 @@ def check_settings(settings: Mapping[str, Any]) -> None:
         )
     if settings["evolution"] is not None:
         check_operators(settings["evolution"])
+
+
+def _check_objects(settings: Mapping[str, Any]) -> None:
+    """Refuse what is no learner, list of operators or factory of networks, which a script may give."""
+    learner, operators = settings["learner"], settings["evolution"]
+    if not isinstance(learner, Learner):
+        raise UserError(f"model.learner is {learner!r}; give a learner, such as TD3()")
+    for name in ("actor", "critic"):
+        network = settings[name]
+        if network is not None and (isinstance(network, nn.Module) or not callable(network)):
+            raise UserError(f"model.{name} is {network!r}; give a class or function that makes the network")
+    if not isinstance(operators, list | tuple | None):
+        raise UserError(f"model.evolution is {operators!r}; give a list of operators, or null")
+    for operator in operators or ():
+        if not (isinstance(operator, Operator) and isinstance(getattr(operator, "name", None), str)):
+            raise UserError(f"model.evolution has {operator!r}; give operators, each with a name: Elitism(), ...")
 
 
 def warn_without_injection(operators: Sequence[Operator], learners: int, population_size: int) -> None:

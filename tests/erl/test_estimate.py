@@ -10,6 +10,7 @@ from eigen2.core.networks import Inputs
 from eigen2.erl.estimate import TOGETHER_BYTES, batches_together, workspace_bytes
 from eigen2.erl.learners import DDPG, Batch, Losses
 from eigen2.erl.population import Population
+from eigen2.errors import UserError
 from tests.erl.probe import Probe, ProbeActor, ProbeCritic, ProbeRollouts
 
 WALK = Probe(lambda x, action, step: x, steps=3, contexts=(-1.0, 0.5), walks=True)
@@ -40,6 +41,20 @@ def test_learning_takes_the_tensors_of_its_graph() -> None:
     assert 4e6 <= acting < 5e6, "no graph"
     # three graphs of 4 MB live at a time, critic, actor, and critic of the actor's action, and some copies
     assert 12e6 < found < 24e6
+
+
+class Flat(ProbeActor):
+    """Forgets the last axis of an action."""
+
+    def forward(self, inputs: Inputs) -> Tensor:
+        return super().forward(inputs)[..., 0]
+
+
+def test_an_actor_of_another_shape_is_named() -> None:
+    with pytest.raises(
+        UserError, match=r"^model\.actor Flat returns \(16,\) for a batch of 16; it must return \(16, 1\)"
+    ):
+        workspace_bytes(data(8), DDPG(), torch.device("cpu"), Flat, ProbeCritic, nullcontext)
 
 
 class Noisy(DDPG):

@@ -198,6 +198,39 @@ def test_a_network_without_a_rule_is_found_out_once_and_another_error_is_not_tak
     assert convolution.over_agents == "vmap"
 
 
+class Attention(nn.Module):
+    """A transformer's layer over the steps of an input."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.TransformerEncoderLayer(4, 2, 8, dropout=0.0, batch_first=True)
+
+    def forward(self, steps: Tensor) -> Tensor:
+        value: Tensor = self.layer(steps).sum((1, 2))
+        return value
+
+
+class Branching(nn.Module):
+    """Reads a number of a tensor, which vmap cannot."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(4))
+
+    def forward(self, steps: Tensor) -> Tensor:
+        value: Tensor = steps.sum(1) @ self.weight * (2.0 if self.weight.sum() > 0 else 1.0)
+        return value
+
+
+@pytest.mark.parametrize("make", [Attention, Branching])
+def test_networks_of_other_kinds_train_as_they_do_alone(make: Callable[[], nn.Module]) -> None:
+    stacked, inputs = StackedNetwork(make()), (normal(AGENTS, BATCH, 3, 4),)
+    rows = normal(AGENTS, stacked.num_weights, seed=3) / 2
+    for got, right in zip(together(stacked, rows, inputs), one_by_one(make, rows, inputs), strict=True):
+        torch.testing.assert_close(got, right, rtol=1e-4, atol=1e-4)
+    assert torch.backends.mha.get_fastpath_enabled()
+
+
 def test_a_network_with_buffers_is_refused_in_one_line() -> None:
     with pytest.raises(
         UserError, match=r"^network Sequential has buffers \(1.running_mean, 1.running_var.*LayerNorm.*$"

@@ -1,13 +1,17 @@
 """Settings out of range and Trainer settings that would break a generation, each refused in one line."""
 
+import inspect
 import math
 from typing import Any
 
 import pytest
 from lightning.pytorch import LightningDataModule
+from torch import nn
 
+from eigen2.erl.evolution import Elitism
+from eigen2.erl.learners import DDPG
 from eigen2.erl.module import ERLModule
-from eigen2.erl.settings import RANGES
+from eigen2.erl.settings import RANGES, check_settings
 from eigen2.errors import UserError
 from eigen2.runtime.trainer_checks import check_precision
 from tests.erl.probe import Probe, ProbeRollouts, make_trainer
@@ -31,6 +35,25 @@ def test_settings_out_of_range_are_named_with_their_value(setting: str, value: f
     settings: dict[str, Any] = {setting: value}
     with pytest.raises(UserError, match=rf"^model\.{setting} is {value}; .*$"):
         ERLModule(**settings)
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "words"),
+    [
+        ("population_size", 4.0, "is 4.0; it must be a whole number"),
+        ("learner", "TD3", r"is 'TD3'; give a learner, such as TD3\(\)"),
+        ("learner", DDPG, "is <class .*; give a learner"),
+        ("actor", "mine.Actor", "is 'mine.Actor'; give a class or function that makes the network"),
+        ("critic", nn.Linear(1, 1), r"is Linear\(.*; give a class or function"),
+        ("evolution", Elitism(), r"is Elitism\(.*; give a list of operators, or null"),
+        ("evolution", ["Elitism"], "has 'Elitism'; give operators, each with a name"),
+    ],
+)
+def test_settings_of_another_type(setting: str, value: object, words: str) -> None:
+    """As a script may give, whose types nothing checks."""
+    defaults = {name: parameter.default for name, parameter in inspect.signature(ERLModule).parameters.items()}
+    with pytest.raises(UserError, match=rf"^model\.{setting} {words}"):
+        check_settings({**defaults, setting: value})
 
 
 def test_the_ends_of_the_ranges_are_allowed() -> None:

@@ -1,6 +1,7 @@
 """Carry out a plan of evolution on the rows of a population and of its optimizer."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 
 import torch
 from torch import Tensor
@@ -71,7 +72,8 @@ def breed(
             own = [order.index(parent) for parent in child.parents]
             parents = {name: those[own] for name, those in inherited.items()}
             chance = generator(context.seed, Role.MUTATION, context.generation, child.row)
-            child.operator.apply(agent, parents, context, chance)
+            # read-only: rows change in place, and one put in its place would be lost
+            child.operator.apply(MappingProxyType(agent), parents, context, chance)
 
 
 @torch.no_grad()

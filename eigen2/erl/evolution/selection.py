@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 from jaxtyping import Float
 
-from eigen2.erl.evolution.operator import Child, EvolutionContext, Operator, Ranking
+from eigen2.erl.evolution.operator import Child, EvolutionContext, Operator, Parents, Ranking
 from eigen2.errors import UserError
 
 
@@ -60,4 +60,21 @@ def plan(
         for row in operator.rows(ranking, context, taken):
             taken.setdefault(row, operator)
     chosen = [(row, taken[row]) for row in ranking.replaced if row in taken]
-    return [Child(row, operator, *operator.parents(ranking, generator)) for row, operator in chosen]
+    return [Child(row, operator, *_parents(operator, ranking, generator)) for row, operator in chosen]
+
+
+def _parents(operator: Operator, ranking: Ranking, generator: np.random.Generator) -> Parents:
+    """Return what an operator chooses; raise a UserError if a user's own gives what are no parents."""
+    chosen = operator.parents(ranking, generator)
+    agents = range(len(ranking.fitness))
+    if not (
+        isinstance(chosen, Parents)
+        and len(chosen.rows) in (1, 2)
+        and all(row in agents for row in chosen.rows)
+        and 0 <= chosen.blend <= 1
+    ):
+        raise UserError(
+            f"{type(operator).__name__}.parents returns {chosen!r}; return Parents of one or two of the agents 0 to "
+            f"{agents[-1]}, with a blend of 0 to 1"
+        )
+    return chosen

@@ -115,7 +115,8 @@ def _eastern_hours(stamps: Int64[np.ndarray, " stamps"], where: str) -> float:
             f"{where} has bars of {clock[0]}, a midnight of another zone, and of {clock[1]}, which is none: write the "
             "local date of every market"
         )
-    return (DAY_SECONDS - min(midnights)) / HOUR_SECONDS
+    shift: float = (DAY_SECONDS - min(midnights)) / HOUR_SECONDS
+    return shift
 
 
 def times_of_day(column: pa.Array) -> Stamps:

@@ -13,7 +13,10 @@ from torch import Tensor
 from eigen2.core.compatibility import altered_as_user_error
 from eigen2.core.export import ExportedChampion, load
 from eigen2.errors import UserError, require_range
+from eigen2.market.data.frames import frame_prices
 from eigen2.market.data.panel import FeatureScale, Splits, build_panel
+from eigen2.market.data.source import read_prices
+from eigen2.market.data.universe import read_membership
 from eigen2.market.features.encoding import MarketEncoder
 from eigen2.market.serving.orders import write_orders
 from eigen2.market.simulation.base import Terms
@@ -63,26 +66,36 @@ class Trader:
         return self._scale.own_features
 
     def orders(
-        self, prices: pd.DataFrame, first: date | None = None, membership: pd.DataFrame | None = None
+        self,
+        prices: pd.DataFrame | str | Path,
+        first: date | None = None,
+        membership: pd.DataFrame | str | Path | None = None,
     ) -> pd.DataFrame:
         """Return the champion's decisions at the close of each day, see `write_orders`; it starts without positions.
 
-        `prices` is a long table as `read_prices` returns it, with `features`, including the context of the first day.
-        `first` is the day of the first decision; None is the last day that the fit used, whose orders fill on later
-        days. `membership` has the days on which tickers may be bought, see `read_membership`; None for all.
+        Args:
+            prices: a DataFrame, see `frame_prices`, or a file, with `features` and the context of the first day.
+            first: day of the first decision; None is the last day that the fit used, whose orders fill on later days.
+            membership: days on which tickers may be bought, as `read_membership` returns them, or their file; None for
+                all days.
 
         Raises:
             UserError: the prices have no day to decide on, too few before it, none of the champion's tickers, or lack a
-                feature.
+                feature, or a file cannot be read.
         """
         spec = self._spec
+        if isinstance(prices, pd.DataFrame):
+            table = frame_prices(prices, self.features)
+        else:
+            table = read_prices(prices, self.features)
+        if isinstance(membership, str | Path):
+            membership = read_membership(membership)
         if membership is None and spec.get("members"):
             log.warning(
                 "data.membership is null, but the fit bought tickers on their days of membership alone: orders buy "
                 "them on any day; give its file with the new days"
             )
-        with altered_as_user_error("the champion"):
-            panel = build_panel(prices, validation_days=0, holdout_days=0, scale=self._scale, membership=membership)
+        panel = build_panel(table, validation_days=0, holdout_days=0, scale=self._scale, membership=membership)
         begin = self._begin(panel.dates, first)
         # features need all earlier prices, averages only those of the context
         context_start = begin - spec["context_days"] + 1

@@ -3,7 +3,9 @@
 import itertools
 import math
 from collections import Counter
+from collections.abc import Collection, Sequence
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,8 +24,8 @@ from eigen2.erl.evolution import (
     TournamentCrossover,
 )
 from eigen2.erl.evolution.breeding import breed, inherit, parents_of
-from eigen2.erl.evolution.operator import Child
-from eigen2.erl.evolution.selection import check_operators, rank, ranking_of
+from eigen2.erl.evolution.operator import Child, Parents, Ranking
+from eigen2.erl.evolution.selection import check_operators, plan, rank, ranking_of
 from eigen2.errors import UserError
 from tests.erl.evolution.builders import context, evolution, planned
 from tests.erl.reference import inherited
@@ -163,6 +165,22 @@ def test_learners_do_not_evolve_and_are_parents_by_injection_alone(
 def test_lists_that_cannot_fill_a_population_are_refused(operators: list[Operator], message: str) -> None:
     with pytest.raises(UserError, match=message):
         check_operators(operators)
+
+
+@pytest.mark.parametrize("parents", [(0, 1), Parents((0, 1, 2)), Parents(()), Parents((99,)), Parents((0,), 2.0)])
+def test_what_are_no_parents_is_refused(parents: Any) -> None:
+    class Own(Elitism):
+        name = "own"
+
+        def rows(self, ranking: Ranking, context: EvolutionContext, taken: Collection[int]) -> Sequence[int]:
+            return ranking.replaced
+
+        def parents(self, ranking: Ranking, generator: np.random.Generator) -> Parents:
+            return parents
+
+    ranking = ranking_of(np.arange(4.0), [Elitism()], 0)
+    with pytest.raises(UserError, match=r"^Own\.parents returns .*; return Parents of one or two of the agents 0 to 3"):
+        plan(ranking, [Own()], context(), np.random.default_rng(0))
 
 
 def test_shares_that_add_up_to_one_are_accepted_whatever_their_rounding() -> None:

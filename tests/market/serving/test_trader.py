@@ -121,6 +121,20 @@ def test_orders_of_a_fit_with_membership_warn_without_its_file(
     assert line.endswith("give its file with the new days")
 
 
+def test_orders_of_all_forms_of_prices_and_membership(
+    fitted: Fitted, trader: Trader, orders: pd.DataFrame, tmp_path: Path
+) -> None:
+    prices = read_prices(fitted.longer)
+    for given in (str(fitted.longer), prices.set_index(["date", "ticker"])):
+        pd.testing.assert_frame_equal(trader.orders(given), orders)
+    with pytest.raises(UserError, match=r"^the DataFrame lacks the columns open"):
+        trader.orders(prices.drop(columns="open"))
+    pd.DataFrame({"ticker": trader.investable, "first": "1990-01-01", "last": ""}).to_csv(
+        tmp_path / "members.csv", index=False
+    )
+    pd.testing.assert_frame_equal(trader.orders(prices, membership=tmp_path / "members.csv"), orders)
+
+
 def test_a_users_own_actor_is_loaded_only_if_asked_for(exported: Path) -> None:
     name = f"{Stranger.__module__}.Stranger"
     own = changed(exported, actor={"class_path": name, "init_args": {}})
