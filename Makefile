@@ -96,7 +96,7 @@ power: $(INSTALLED)  ## measure the smallest edge that agents, ridge regression 
 	$(VENV)/bin/python -m benchmarks.pages learning
 
 study: $(INSTALLED)  ## compare champions on real prices, walking forward, with 1/N, minimum variance, momentum, ridge regression, boosted trees and random weights; two hours
-	$(MEASURE) study survival --out docs/figures
+	$(MEASURE) study --out docs/figures
 	$(VENV)/bin/python -m benchmarks.pages study
 
 reference: $(INSTALLED)  ## write the table of modules in docs/architecture.md

@@ -57,7 +57,6 @@ MODULES = {  # names of benchmarks by the module that defines them in `BENCHMARK
     "learning.mujoco": ("mujoco", "parity", "swimmer"),
     "fire.agents": ("fire", "fire-optimum", "fire-neighbours", "fire-place", "fire-ground"),
     "learning.study": ("study",),
-    "learning.survival": ("survival",),
     "scale.scaling": ("scaling",),
     "scale.processes": ("processes",),
     "scale.process_memory": ("process-memory",),

@@ -100,15 +100,21 @@ def spread(values: Sequence[float], form: str = ",.1f") -> str:
 
 
 def where(figures: Figures, *commits: str) -> str:
-    """Return the processors, threads and commits of the rows of figures, or those of the last command.
+    """Return the processors, threads and commits of the rows of figures, or those of the command if there are none.
 
-    `commits` are those of figures that do not keep their rows.
+    `commits` are those of figures that do not keep their rows. Of rows that do not say where they were measured, the
+    processor is that of the command which wrote the figures.
     """
     machine = figures["machine"]
     command = {**machine, "processor": machine["machine"]}
-    rows = [row for rows in figures.get("runs", {}).values() for row in rows] or [{"commit": each} for each in commits]
-    measured = [{name: row.get(name, command.get(name)) for name in MEASURED_ON} for row in rows or [command]]
-    processors = " and ".join(sorted({row["processor"] for row in measured}))
+    kept = [row for rows in figures.get("runs", {}).values() for row in rows]
+    rows = [{"dirty": False, **row} for row in kept] or [{**command, "commit": each} for each in commits] or [command]
+    measured = [{name: row.get(name, command.get(name)) for name in MEASURED_ON} for row in rows]
+    processors = " and ".join(sorted({row["processor"] for row in rows if "processor" in row}))
+    if untold := sum("processor" not in row for row in rows):
+        what = f"of the command that wrote the figures; {untold} rows name neither it nor changes of the code"
+        wrote = f"{machine['machine']} ({what})"
+        processors = f"{processors} and {wrote}" if processors else wrote
     threads = " or ".join(map(str, sorted({row["threads"] for row in measured if row["threads"]})))
     changed = {True: " with changes", False: "", None: ", with or without changes"}
     code = ", ".join(sorted({f"{str(row['commit'])[:7]}{changed[row['dirty']]}" for row in measured}))

@@ -36,6 +36,17 @@ def interquartile_ratio(values: np.ndarray, reference: np.ndarray, generator: np
     return _stratified(both, float(ratio(*both)), ratio, generator, DRAWS)
 
 
+def mean_ratio(values: np.ndarray, reference: np.ndarray, generator: np.random.Generator) -> Interval:
+    """Return the mean over tasks of the ratio of mean to mean of other runs, with such an interval."""
+
+    def ratio(*tasks: np.ndarray, axis: int = -1) -> np.ndarray:
+        own, other = tasks[: len(values)], tasks[len(values) :]
+        return np.mean([a.mean(axis=axis) / b.mean(axis=axis) for a, b in zip(own, other, strict=True)], axis=0)
+
+    both = np.concatenate([values, reference])
+    return _stratified(both, float(ratio(*both)), ratio, generator, DRAWS)
+
+
 def _middle_mean(*tasks: np.ndarray, axis: int = -1) -> np.ndarray:
     return np.asarray(stats.trim_mean(np.concatenate(tasks, axis=axis), 0.25, axis=axis))
 

@@ -7,7 +7,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from benchmarks.harness import Figures, Row
-from benchmarks.learning.intervals import interquartile_over_seeds, interquartile_ratio
+from benchmarks.learning.intervals import interquartile_over_seeds, interquartile_ratio, mean_ratio
 from benchmarks.pages import spread, table
 from eigen2.market.evaluation.intervals import Interval
 
@@ -15,9 +15,10 @@ PUBLISHED = {"HalfCheetah-v5": 10_201.0, "Hopper-v5": 3_472.0, "Walker2d-v5": 3_
 """Returns of TD3 after a million steps on older versions of the tasks: tianshou f240205, ten seeds."""
 PARITY = {"HalfCheetah-v5": (9_600, 10_200), "Hopper-v5": (3_100, 3_600), "Walker2d-v5": (3_900, 4_700)}
 """Where those of its paper, CleanRL, tianshou and the RL Baselines3 Zoo lie, rounded."""
-PARITY_TASKS = 2  # tasks that suffice on which TD3 is not below them
+PARITY_TASKS, PARITY_SEEDS = 2, 3  # tasks that suffice on which TD3 is not below them, of so many seeds
 GOAL = 300.0  # validation fitness on Swimmer
 DRAWS = 1000  # bootstrap samples of a point of the picture
+RATIO = "mean over tasks of the ratio of mean returns to {}'s"
 PICTURE = "![Returns over environment steps](images/control-{}.png)\n\n"
 
 Runs = dict[str, dict[str, list[Row]]]
@@ -42,24 +43,36 @@ def interquartile(values: np.ndarray) -> Interval:
     return interquartile_over_seeds(values, np.random.default_rng(0))
 
 
+def compared(figures: Figures) -> Runs:
+    """Return the rows by arm and task, of the seeds that all arms have, and of the tasks with the most of these."""
+    runs = by_arm(figures)
+    seeds = {env_id: min(len(tasks.get(env_id, ())) for tasks in runs.values()) for env_id in next(iter(runs.values()))}
+    most = max(seeds.values())
+    complete = [env_id for env_id, count in seeds.items() if count == most]
+    return {arm: {env_id: tasks[env_id][:most] for env_id in complete} for arm, tasks in runs.items()}
+
+
 def mujoco_table(figures: Figures) -> str:
     """Return interquartile means of the last returns of every task, and of all in units of published ones."""
-    runs = by_arm(figures)
-    columns = {"": "{task}", **{arm: f"{{found[{arm}]}}" for arm in runs}}
-    lines = []
-    for env_id in next(iter(runs.values())):
-        returns = {arm: last_returns(tasks[env_id]) for arm, tasks in runs.items()}
-        found = {arm: shown(interquartile(each[None]), ",.0f", len(each)) for arm, each in returns.items()}
-        lines.append({"task": env_id, "found": found})
-    fewest = min(map(len, figures["runs"].values()))
-    scores = {arm: normalised(tasks, fewest) for arm, tasks in runs.items()}
-    found = {arm: shown(interquartile(values), ".2f", fewest) for arm, values in scores.items()}
-    lines.append({"task": "all, of published TD3 after a million steps", "found": found})
+    runs = compared(figures)
     first, *others = runs
-    ratios = {arm: interquartile_ratio(scores[arm], scores[first], np.random.default_rng(0)) for arm in others}
-    found = {first: "1", **{arm: shown(ratio, ".2f", fewest) for arm, ratio in ratios.items()}}
-    lines.append({"task": f"the same over that of {first}", "found": found})
-    return f"{PICTURE.format('mujoco')}{table(columns, lines)}\n\n{amount_text(figures)}."
+    columns = {"": "{task}", **{arm: f"{{found[{arm}]}}" for arm in runs}}
+    returns = {arm: np.array([last_returns(rows) for rows in tasks.values()]) for arm, tasks in runs.items()}
+    published = np.array([PUBLISHED[env_id] for env_id in runs[first]])[:, None]
+    seeds = returns[first].shape[1]
+    lines = []
+    for place, env_id in enumerate(runs[first]):
+        found = {arm: shown(interquartile(each[[place]]), ",.0f", seeds) for arm, each in returns.items()}
+        lines.append({"task": env_id, "found": found})
+    found = {arm: shown(interquartile(each / published), ".2f", seeds) for arm, each in returns.items()}
+    lines.append({"task": "all, of published TD3 after a million steps", "found": found})
+    statistics = {f"the same over that of {first}": interquartile_ratio, RATIO.format(first): mean_ratio}
+    for title, ratio in statistics.items():
+        of_published = {arm: each / published for arm, each in returns.items()}
+        ratios = {arm: ratio(of_published[arm], of_published[first], np.random.default_rng(0)) for arm in others}
+        found = {first: "1", **{arm: shown(each, ".2f", seeds) for arm, each in ratios.items()}}
+        lines.append({"task": title, "found": found})
+    return f"{PICTURE.format('mujoco')}{table(columns, lines)}\n\n{amount_text(runs)}."
 
 
 def parity_table(figures: Figures) -> str:
@@ -76,14 +89,16 @@ def parity_table(figures: Figures) -> str:
         found = {"found": shown(mean, ",.0f", len(rows)), "each": spread(returns.tolist(), ",.0f"), "verdict": verdict}
         lines.append({"task": env_id, **found, "published": PUBLISHED[env_id], "parity": f"{low:,} to {high:,}"})
     verdict = "parity" if reached >= PARITY_TASKS else "no parity yet"
-    text = f"{amount_text(figures)}: within or above on {reached} of {len(tasks)} tasks, {verdict}."
+    if min(map(len, tasks.values())) < PARITY_SEEDS:
+        verdict = f"no verdict below {PARITY_SEEDS} seeds"
+    text = f"{amount_text(by_arm(figures))}: within or above on {reached} of {len(tasks)} tasks, {verdict}."
     return f"{PICTURE.format('parity')}{table(columns, lines)}\n\n{text}"
 
 
-def amount_text(figures: Figures) -> str:
-    """Return after how many environment steps figures were measured, and with how many seeds."""
-    steps = min(row["env_steps"][-1] for rows in figures["runs"].values() for row in rows)
-    counts = [len(rows) for rows in figures["runs"].values()]
+def amount_text(runs: Runs) -> str:
+    """Return after how many environment steps rows were measured, and with how many seeds."""
+    cases = [rows for tasks in runs.values() for rows in tasks.values()]
+    steps, counts = min(row["env_steps"][-1] for rows in cases for row in rows), [len(rows) for rows in cases]
     fewest, most = min(counts), max(counts)
     seeds = f"{fewest}" if fewest == most else f"{fewest} to {most}"
     return f"After {steps:,} environment steps, {seeds} seed{'s' * (most > 1)}"
@@ -95,14 +110,10 @@ def shown(interval: Interval, form: str, seeds: int) -> str:
     return f"{mean} ({low} to {high})" if seeds > 1 else mean
 
 
-def normalised(tasks: dict[str, list[Row]], seeds: int) -> np.ndarray:
-    """Return the last returns of an arm's first seeds in units of the published ones, (tasks, seeds)."""
-    return np.array([last_returns(rows)[:seeds] / PUBLISHED[env_id] for env_id, rows in tasks.items()])
-
-
 def swimmer_table(figures: Figures) -> str:
-    """Return each seed's final champion, and the environment steps until it reached the goal."""
-    columns = {"": "{arm}", "seed": "{seed}", "champion's validation fitness at the end": "{champion}"}
+    """Return each seed's last returns, and the environment steps until its champion reached the goal."""
+    columns = {"": "{arm}", "seed": "{seed}", "the champion, best of all validations": "{champion}"}
+    columns |= {"the fittest at the end": "{fittest}"}
     columns |= {"environment steps": "{env_steps:,.0f}", f"{GOAL:.0f} reached after": "{reached:,.0f}"}
     lines = []
     for case, rows in figures["runs"].items():
@@ -112,15 +123,16 @@ def swimmer_table(figures: Figures) -> str:
 
 
 def summary(row: Row) -> Row:
-    """Return champion and environment steps at the end, and the steps when the champion reached the goal, or None."""
+    """Return champion, fittest agent and steps at the end, and the steps after which the champion reached the goal."""
     pairs = zip(row["env_steps"], row["champion"], strict=True)
     reached = next((steps for steps, champion in pairs if champion is not None and champion >= GOAL), None)
-    return {"champion": f"{row['champion'][-1]:.1f}", "env_steps": row["env_steps"][-1], "reached": reached}
+    last = {name: f"{row[name][-1]:.1f}" for name in ("champion", "fittest")}
+    return {**last, "env_steps": row["env_steps"][-1], "reached": reached}
 
 
 def draw(path: Path, figures: Figures) -> None:
     """Draw the interquartile mean of every arm over environment steps with its interval, a panel for each task."""
-    runs = by_arm(figures)
+    runs = compared(figures)
     env_ids = [*next(iter(runs.values()))]
     figure = Figure(figsize=(9, 3.5), facecolor="white", layout="constrained")
     FigureCanvasAgg(figure)

@@ -14,6 +14,7 @@ from benchmarks.pages import interval, table
 CELL = {"information coefficient": "{coefficient:g}", "columns": "{columns:,}", "days": "{days:,}"}
 LABELS = {"erl": "ERL", "gradients alone": "gradients alone", "ridge": "ridge", "momentum": "momentum"}
 WEAK = {"filter": "Kalman filter", "ridge": "ridge", "champion": "champions of ERL", "agents": "all agents of ERL"}
+LEAST_GAIN = 2.0  # of the filter, points: parts of less are mostly noise
 PICTURE = "![Gains as parts of the filter's, by information coefficient](images/power.png)\n\n"
 
 
@@ -21,22 +22,21 @@ def lines(rules: Figures, learned: Figures | None = None) -> list[Row]:
     """Return a line for each cell: the filter's gain, and the part of it that each method gains.
 
     A gain is what a method earns more than random orders. Parts are in percent of the filter's gain on the same
-    markets, on which champions may be fewer; None unless that gain is above twice its standard error, and where no
-    champion was measured.
+    markets, those on which champions were measured if there are any; None unless that gain is at least `LEAST_GAIN`.
     """
     found = []
     for cell in CELLS:
         own, runs = rules["runs"][str(cell)], learned["runs"] if learned else {}
         fitness = {name: [row[name] for row in own] for name in SCORES}
         fitness |= {name: [row["champion"] for row in runs.get(f"{name}: {cell}", [])] for name in LEARNERS if runs}
-        gain = {n: np.subtract(each, [row["random"] for row in own][: len(each)]) for n, each in fitness.items()}
-        best, error = gain["filter"], gain["filter"].std(ddof=1) / np.sqrt(len(own))
-        earns = best.mean() > 2 * error
+        markets = min((len(each) for name, each in fitness.items() if name in LEARNERS and each), default=len(own))
+        random = np.array([row["random"] for row in own[:markets]])
+        gain = {name: np.array(each[:markets]) - random for name, each in fitness.items() if each}
+        best = gain["filter"].mean()
         parts = {
-            n: 100 * each.mean() / best[: len(each)].mean() if earns and len(each) else None for n, each in gain.items()
+            name: 100 * gain[name].mean() / best if best >= LEAST_GAIN and name in gain else None for name in fitness
         }
-        shown = {"filter": f"{best.mean():.1f} ± {error:.1f}", "own": own}
-        found.append({**cell._asdict(), **parts, **shown})
+        found.append({**cell._asdict(), **parts, "filter": f"{best:.1f}", "own": own})
     return found
 
 

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.harness import Benchmark, Row, Settings, Task, train
-from benchmarks.learning.study_tables import DIAGNOSTICS, NAMES, as_tables, summarise, verdicts
+from benchmarks.learning.study_tables import DIAGNOSTICS, NAMES, as_tables, excess_table, summarise
 from eigen2.core.compatibility import flatten
 from eigen2.erl.module import ERLModule
 from eigen2.errors import UserError
@@ -249,6 +249,6 @@ BENCHMARKS = {
         figures=lambda measured: summarise(**as_tables(list(measured.values()))),
         tables=lambda measured: as_tables(list(measured.values())),
         key=key,
-        show=lambda figures: "\n".join(verdicts(figures)),
+        show=excess_table,
     )
 }

@@ -5,7 +5,7 @@
 
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +15,7 @@ from benchmarks.harness import Figures, Row, as_json
 from benchmarks.learning.intervals import over_seeds
 from benchmarks.pages import Block, Page, table, where
 from eigen2.core.compatibility import flatten
-from eigen2.market.evaluation.intervals import Interval, over_days
+from eigen2.market.evaluation.intervals import over_days
 from eigen2.market.evaluation.performance import YEAR
 
 CHAMPION = "champion"
@@ -156,30 +156,6 @@ def recompute(figures: Path) -> None:
         path.write_text(as_json({"machine": machine, **summarise(**tables)}) + "\n")
 
 
-def verdicts(summary: Figures) -> Iterator[str]:
-    """Yield the result of each comparison in each table, favourable or not, as a sentence."""
-    for name, table_summary in summary["tables"].items():
-        for other, excess in table_summary["excess"].items():
-            seeds, days = Interval(**excess["annual_return"]), Interval(**excess["daily"])
-            points = 100 * seeds.mean
-            ahead = f"in {excess['folds_ahead']} of {excess['folds']} folds more"
-            yield (
-                f"{name}: the champions earned {abs(points):.1f} points a year {'more' if points > 0 else 'less'} than "
-                f"{NAMES[other]}, {ahead}; {_significance(seeds, days)}."
-            )
-
-
-def _significance(seeds: Interval, days: Interval) -> str:
-    """Return which of the two intervals exclude 0, in words."""
-    if seeds.side and days.side:
-        both = "both 95 % intervals exclude 0"
-        return both if seeds.side == days.side else f"{both}, on different sides"
-    if seeds.side or days.side:
-        one, other = ("seeds", "days") if seeds.side else ("days", "seeds")
-        return f"the 95 % interval over {one} excludes 0, that over {other} does not"
-    return "no 95 % interval excludes 0: not told apart from chance"
-
-
 def folds_table(figures: Figures) -> str:
     """Return the returns of each fold."""
     columns = {"table": "{table}", "trained on": "{train[0]} to {train[1]}", "tested on": "{test[0]} to {test[1]}"}
@@ -237,14 +213,6 @@ def diagnostics_table(figures: Figures) -> str:
     return table(columns, [{"table": name, **each["diagnostics"]} for name, each in figures["tables"].items()])
 
 
-def survival_table(figures: Figures) -> str:
-    """Return how often elites stay elites, and the reliability of fitness, of each variant on average over seeds."""
-    columns = {"training": "{name}", DIAGNOSTICS["operators/elite_survival"]: "{operators/elite_survival:.2f}"}
-    columns |= {"reliability of fitness": "{fitness/reliability:.2f}", "seconds": "{seconds:.0f}"}
-    means = {name: pd.DataFrame(rows).mean(numeric_only=True).to_dict() for name, rows in figures["runs"].items()}
-    return table(columns, [{"name": name, **mean} for name, mean in means.items()])
-
-
 def _shown(interval: dict[str, float], measure: str) -> str:
     """Return the mean, with its interval if it has a width."""
     special = {"daily": MEASURES["annual_return"], "rank_ic": ("", 1, "{:.4f}")}
@@ -262,12 +230,10 @@ def machine_text(figures: Figures) -> str:
 
 TEXTS = {
     "folds": folds_table,
-    "verdict": lambda figures: "\n".join(f"- {line}" for line in verdicts(figures)),
     "policies": policies_table,
     "excess": excess_table,
     "rank_ic": rank_ic_table,
     "diagnostics": diagnostics_table,
     "machine": machine_text,
 }
-BLOCKS = {name: Block(make, ("study",)) for name, make in TEXTS.items()}
-PAGE = Page({**BLOCKS, "survival": Block(survival_table, ("survival",))}, recompute=recompute)
+PAGE = Page({name: Block(make, ("study",)) for name, make in TEXTS.items()}, recompute=recompute)

@@ -57,6 +57,9 @@ def test_a_page_says_where_every_row_was_measured() -> None:
     command = {"machine": "Xeon", "cores": 2, "torch": "2", "threads": 2, "commit": "c" * 40, "dirty": True}
     old, new = {"commit": "a" * 40}, {"processor": "EPYC", "threads": 1, "commit": "b" * 40, "dirty": False}
     assert where({"machine": command}) == "Xeon, 2 cores, torch 2 with 2 threads, commit ccccccc with changes"
-    both = "EPYC and Xeon, 2 cores, torch 2 with 1 or 2 threads, commit aaaaaaa with changes, bbbbbbb"
+    both = (
+        "EPYC and Xeon (of the command that wrote the figures; 1 rows name neither it nor changes of the code), "
+        "2 cores, torch 2 with 1 or 2 threads, commit aaaaaaa, bbbbbbb"
+    )
     assert where({"machine": command, "runs": {"case": [new, old]}}) == both
     assert where({"machine": {**command, "dirty": None}}, old["commit"]).endswith("aaaaaaa, with or without changes")

@@ -1,10 +1,8 @@
 """The study at tiny size: data of the folds, keys of rows, and summaries."""
 
 import json
-import re
 import shutil
 from dataclasses import replace
-from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +12,7 @@ import pytest
 import torch
 
 from benchmarks.harness import FIGURES, Task
-from benchmarks.learning import study, study_tables, survival
+from benchmarks.learning import study, study_tables
 from benchmarks.learning.study import Table
 from eigen2.errors import UserError
 from eigen2.market.datamodule import MarketDataModule
@@ -26,7 +24,6 @@ DATA = {"context_days": 10, "trading_days": 15, "settlement_days": 5, "validatio
 DATA |= {"windows_per_generation": 2, "exploration_windows": 1}
 DATA |= {"replay_capacity": 500, "replay_min_size": 60, "batch_size": 3}
 FOLDS, TEST_DAYS, DAYS, COLUMNS = 2, 30, 200, 5
-SURVIVAL: dict[str, Any] = {"data_dir": ".", "seeds": 1, "generations": 1}
 SETTINGS: dict[str, Any] = {"data_dir": ".", "tables": ["made"], "seeds": 1, "generations": 2}
 
 
@@ -234,21 +231,6 @@ def summary_of(rows: list[dict[str, Any]]) -> dict[str, Any]:
     return study_tables.summarise(**study_tables.as_tables(rows))
 
 
-@pytest.mark.parametrize(
-    ("excess", "jitter", "sentence"),
-    [
-        ([0.2, 0.3], 0.001, "25.0 points a year more .* in 2 of 2 folds more; both 95 % intervals exclude 0"),
-        ([-0.2, -0.3], 0.001, "25.0 points a year less .* in 0 of 2 folds more; both 95 % intervals exclude 0"),
-        ([0.2, 0.3], 3.0, "over seeds excludes 0, that over days does not"),
-        ([-0.3, 0.5], 3.0, "10.0 points a year more .* no 95 % interval excludes 0: not told apart from chance"),
-        ([0.2], 0.001, "over days excludes 0, that over seeds does not"),  # a single seed has no interval
-    ],
-)
-def test_verdicts(excess: list[float], jitter: float, sentence: str) -> None:
-    rows = [row(fold, seed, excess[seed], jitter) for fold in range(2) for seed in range(len(excess))]
-    assert re.search(sentence, next(study_tables.verdicts(summary_of(rows))))
-
-
 def test_a_summary_by_hand() -> None:
     rows = [row(fold, seed, 0.1 * seed, 0.0) for fold in range(2) for seed in range(2)]
     summary = summary_of(rows)
@@ -266,23 +248,3 @@ def test_a_summary_by_hand() -> None:
     lines = study_tables.rank_ic_table(summary).splitlines()
     assert lines[2].startswith("| t | champion | 0.0600 (0.0")
     assert lines[4].startswith("| t | ridge | 0.0100 | 0.0500 (0.0")
-
-
-def test_rows_of_survival_depend_on_prices_and_variant(tmp_path: Path) -> None:
-    paths = [tmp_path / "a.parquet", tmp_path / "b.parquet"]
-    for path in paths:
-        path.write_text(path.name)
-    first, second, *_ = survival.tasks({**SURVIVAL, "table": paths[0]})
-    keys = [survival.key(task, {**SURVIVAL, "table": path}) for task in (first, second) for path in paths]
-    assert all(one != other for one, other in combinations(keys, 2))
-    with pytest.raises(UserError, match=r"c\.parquet"):
-        survival.tasks({**SURVIVAL, "table": tmp_path / "c.parquet"})
-
-
-def test_survival_is_a_mean_over_the_seeds_of_a_variant() -> None:
-    rows = [
-        {"seed": seed, "commit": "abc", "operators/elite_survival": share, "fitness/reliability": 0.5, "seconds": 60.0}
-        for seed, share in enumerate([0.25, 0.75])
-    ]
-    lines = study_tables.survival_table({"runs": {"the defaults": rows}}).splitlines()
-    assert lines[2:] == ["| the defaults | 0.50 | 0.50 | 60 |"]
