@@ -82,7 +82,11 @@ PLACE: dict[str, tuple[Any, Any, str]] = {
     "budget": (float, 0.05, "Cost of all breaks over that of all cells that burn (above 0, at most 1)."),
     "output": (str, "breaks.tif", "GeoTIFF to write; outlines go to a .geojson beside it, a map to a .png."),
     "cost": (str | None, None, "Raster of the cost of a break in each cell (above 0); null makes all cells cost 1."),
-    "no_go": (str | None, None, "Raster that is not 0 where no break may be; null allows all cells."),
+    "no_go": (
+        str | None,
+        None,
+        "Raster that is not 0 where no break may be; null and cells without data allow it.",
+    ),
     "value": (str | None, None, "Raster of what burns with each cell, 0 or more, as houses; null counts cells."),
     **{name: (float | None, None, f"{text}; null is that of the fit.") for name, text in CONDITIONS.items()},
     "winds": (list[Wind], [], "Several winds in place of one, as [{wind_speed: 9, wind_from: 270, weight: 0.7}, ...]."),
@@ -251,6 +255,8 @@ def _validate(options: Namespace) -> None:
     given = {name: options[name] for name in FIRE if options[name] is not None}
     fires = [{**FIRE, **fire, **given} for fire in fires]
     conditions = [_conditions(fire, options.fires, options.seed) for fire in fires]
+    models = [each.model(landscape) for each, landscape in zip(conditions, landscapes, strict=True)]
+    require_fit(placements, models)
     counts = [breaks_of(options.budget or BUDGET, landscape.fuel.size) for landscape in landscapes]
     if placements and options.budget is None:
         counts = [len(breaks) for breaks in next(iter(placements.values()))]
@@ -258,8 +264,8 @@ def _validate(options: Namespace) -> None:
         if name in placements:
             raise UserError(f"--baselines {name} is a placement of {options.placements} already; rename one")
         placements[name] = []
-        for number, landscape in enumerate(landscapes):
-            rng, model = np.random.default_rng([options.seed, number, 1]), conditions[number].model(landscape)
+        for number, model in enumerate(models):
+            rng = np.random.default_rng([options.seed, number, 1])
             placements[name].append(PLACEMENTS[name](model, counts[number], rng))
     if not placements:
         raise UserError("there is no placement to score; give --placements with some, or --baselines")

@@ -91,7 +91,9 @@ class Collector:
     def step(self, actions: Actions) -> Float[np.ndarray, " environments"]:
         """Take an allowed action in each environment and return the environments' rewards."""
         stored, before = self.codec.pack(self.observation, self.info), self.info
-        self.observation, rewards, terminated, _, self.info = self.environments.step(actions)
+        self.observation, rewards, terminated, truncated, self.info = self.environments.step(actions)
+        if truncated.any():
+            raise ValueError("an episode was truncated, whose next observation is not kept; let it terminate instead")
         learned = self.learned_rewards(before, self.info, rewards).astype(np.float32)
         step = {"action": actions.astype(np.int64), "reward": learned, "terminated": terminated}
         self.buffer.add({**stored, **{name: torch.from_numpy(values) for name, values in step.items()}})

@@ -386,17 +386,17 @@ class FuelBreakDataModule(DQNDataModule):
         if (saved := spec["landscape_seed"]) != self._settings["landscape_seed"]:
             remedy = "so that test landscapes may be those of its training; leave it out"
             raise UserError(f"data.landscape_seed is not the fit's, {saved}, {remedy}")
+        self._burned_in_fit = spec["burned_cells"]
+        if self.region is None or not spec["region"] or self._is_elsewhere(spec):
+            return
         size = self._settings["grid_size"]
-        if self.region is not None and spec["region"] and (saved := spec.get("grid_size", size)) != size:
+        if (saved := spec.get("grid_size", size)) != size:
             remedy = "so that test tiles may lie on those of its training; leave it out"
             raise UserError(f"data.grid_size is not the fit's, {saved}, {remedy}")
-        self._burned_in_fit = spec["burned_cells"]
-        if self.region is None or not spec["region"]:
-            return
         if theirs := spec.get("extent"):
             self._region = self._region or read_region(self.region)
             own = self._region.extent
-            if str(self._region.crs) == spec["crs"] and _overlap(own, theirs) and not _same_tiles(own, theirs):
+            if str(self._region.crs) == spec["crs"] and not _same_tiles(own, theirs):
                 raise UserError(
                     f"data.region begins at {own[0]:,.1f}, {own[1]:,.1f} with cells of {own[4]:g}, that of the fit, "
                     f"which it overlaps, at {theirs[0]:,.1f}, {theirs[1]:,.1f} with {theirs[4]:g}, so that test tiles "
@@ -407,6 +407,14 @@ class FuelBreakDataModule(DQNDataModule):
             self._held_out.clear()
             self._baselines.clear()
             self.build("test", self.codec.rates.device)
+
+    def _is_elsewhere(self, spec: Mapping[str, Any]) -> bool:
+        """Return whether the region is known not to overlap with that of a fit."""
+        theirs, files = spec.get("extent"), self.region
+        if theirs is None or files is None:
+            return False
+        self._region = self._region or read_region(files)
+        return str(self._region.crs) == spec["crs"] and not _overlap(self._region.extent, theirs)
 
     def describe(self) -> dict[str, str]:
         """Return what to print at the start of a run, by name."""

@@ -120,7 +120,8 @@ def draw_map(
     ground = np.where(np.isin(fuel, NON_BURNABLE)[..., None], colours, 238)  # grey, as the page is white
     for which, share in zip(("without", "with"), (_most(each, step) for each in burned), strict=True):
         heat = colormaps["YlOrRd"](0.15 + 0.7 * share / most, bytes=True)[..., :3]
-        title = f"{which} breaks, a cell burns in up to {100 * share.max():.2g} % of fires"
+        percent = 100 * share.max()
+        title = f"{which} breaks, a cell burns in up to {percent:{'.0f' if percent >= 10 else '.2g'}} % of fires"
         maps[title] = np.where(share[..., None] > 0, heat, ground).astype(np.uint8)
     for title in [*maps][::2]:
         maps[title][drawn] = 0

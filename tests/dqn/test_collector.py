@@ -48,6 +48,21 @@ def played(capacity: int, environments: int, epochs: int, seed: int) -> tuple[Co
     return collector, steps
 
 
+def test_truncated_episodes_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The observation after them is that of the next episode."""
+    collector, _ = played(31, 2, epochs=1, seed=1)
+    collector.begin(np.random.default_rng(0))
+    step = collector.environments.step
+
+    def cut(actions: Any) -> Any:
+        observation, rewards, terminated, truncated, info = step(actions)
+        return observation, rewards, terminated, ~truncated, info
+
+    monkeypatch.setattr(collector.environments, "step", cut)
+    with pytest.raises(ValueError, match="an episode was truncated"):
+        collector.step(np.array([np.flatnonzero(each)[0] for each in action_mask(collector.observation)]))
+
+
 @pytest.mark.parametrize(("environments", "capacity"), [(1, 31), (2, 40), (3, 31)])
 def test_what_is_drawn_is_what_followed_in_the_same_environment(environments: int, capacity: int) -> None:
     collector, reference = played(capacity, environments, epochs=30, seed=1)

@@ -61,6 +61,12 @@ def test_a_region_is_in_the_estimate_and_tested_in_the_tiles_of_its_fit(tmp_path
         message = "so that test tiles may lie on those of its training; give the fit's rasters" if refused else None
         with nullcontext() if message is None else pytest.raises(UserError, match=message):
             played.apply_inference_spec({**of_fit, "grid_size": 4, "extent": extent})
+    # of a region elsewhere all tiles are new, whatever their size
+    beside = FuelBreakDataModule(grid_size=9, region=files)
+    beside.build("test", torch.device("cpu"))
+    tiles = len(beside.env.scenes)
+    beside.apply_inference_spec({**of_fit, "extent": [west - 60, north, west, north - 9, 30.0]})
+    assert len(beside.env.scenes) == tiles
     other = {"extent": [west - 30, north, west + 9, north - 9, 30.0], "crs": "EPSG:32612"}
     played.apply_inference_spec({**of_fit, "grid_size": 4, **other})
 

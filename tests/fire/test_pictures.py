@@ -36,6 +36,15 @@ def maps(picture: NDArray[np.uint8], shape: tuple[int, int]) -> NDArray[np.uint8
     return np.array([part[middle::scale, middle::scale] for part in parts])
 
 
+def test_titles_say_the_most_frequent_fires(monkeypatch: pytest.MonkeyPatch) -> None:
+    titles: list[str] = []
+    monkeypatch.setattr(pictures, "_draw_maps", lambda maps, _: titles.extend(maps) or np.zeros((1, 1, 3), np.uint8))
+    for burned in (0.996, 0.123, 0.0234):
+        draw_map(flat((2, 2)), np.zeros((2, 2), bool), np.full((2, 2, 2), burned, np.float32))
+    said = [title.rsplit("to ", 1)[1] for title in titles if title.startswith("with ")]
+    assert said == ["100 % of fires", "12 % of fires", "2.3 % of fires"]
+
+
 def test_a_cell_has_the_colour_of_its_fuel_its_fires_or_its_break() -> None:
     fuel = np.full((20, 30), 101)
     fuel[3, 4], fuel[5, 6], fuel[7, 8], fuel[9, 10], fuel[0, 0] = WATER, 145, 183, 201, 122

@@ -45,7 +45,9 @@ def spread_rates(
 ) -> Float32[np.ndarray, "directions rows columns"]:
     """Return the rate of spread (m/min) in each cell towards each direction; 0 where nothing burns.
 
-    A fire grows as an ellipse with the ignition in a focus (Anderson 1983). Wind and slope add as vectors.
+    A fire grows as an ellipse with the ignition in a focus (Anderson 1983, as FARSITE uses it: Finney 1998,
+    RMRS-RP-4), at most `LONGEST_ELLIPSE` times as long as wide. Wind and slope add as vectors; the effective wind has
+    no limit (Andrews, Cruz and Rothermel 2013 advise against Rothermel's).
     """
     weather = weather or Weather()
     models, at = np.unique(landscape.fuel, return_inverse=True)

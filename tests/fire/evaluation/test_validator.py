@@ -376,6 +376,10 @@ def test_a_file_and_baselines_beside_it(tmp_path: Path) -> None:
     run(*two, "--overwrite")
     assert json.loads(out.read_text())["settings"]["duration"] == [90, 60]
     run(*two, "--overwrite", "--duration=30")
+    given["placements"] = {"mine": given["placements"]["mine"][:1]}
+    two[0] = f"--placements={write(tmp_path / 'short.json', given)}"
+    with pytest.raises(UserError, match="mine"):
+        run(*two, "--overwrite", "--baselines=[random]")
     with pytest.raises(UserError, match="--baselines mine is unknown; use any of random"):
         run(*own, "--baselines=[mine]", "--overwrite")
     run(*own, "--fires=1", "--overwrite", "--processes=1")
