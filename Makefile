@@ -33,7 +33,7 @@ torture: $(INSTALLED)  ## kill runs fifty times at random, twenty of them with s
 golden: $(INSTALLED)  ## check that short runs compute the same bits as at BASE=revision; eight minutes
 	$(VENV)/bin/python -m tests.golden $(BASE)
 
-faults: $(INSTALLED)  ## plant some two hundred one-line faults and check that the tests catch each; an hour
+faults: $(INSTALLED)  ## plant one-line faults and check that the tests catch each; an hour
 	$(VENV)/bin/python -m tests.mutation
 
 fuzz: $(INSTALLED)  ## try ten thousand bad price files, and bad values for every key of the configuration; twenty minutes

@@ -1,6 +1,7 @@
 """`eigen2.fit` and its result, and the notebook that shows them."""
 
 import json
+import os
 import pickle
 import subprocess
 import sys
@@ -25,8 +26,11 @@ TINY = {  # text of the notebook, and what makes it take seconds
 
 
 def test_importing_eigen2_imports_neither_torch_nor_lightning() -> None:
-    code = "import sys, eigen2; sys.exit(any(name in sys.modules for name in ('torch', 'lightning', 'pandas')))"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+    code = "import os, sys, eigen2; print(os.environ['MKL_CBWR'], *{'torch', 'lightning', 'pandas'} & {*sys.modules})"
+    for given, expected in (({}, "AUTO,STRICT"), ({"MKL_CBWR": "AVX2"}, "AVX2")):
+        environment = {name: value for name, value in os.environ.items() if name != "MKL_CBWR"} | given
+        done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+        assert done.stdout.split() == [expected]
 
 
 def test_the_notebook_runs_from_top_to_bottom(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:

@@ -203,6 +203,10 @@ def test_processes_that_do_not_end_are_killed(monkeypatch: pytest.MonkeyPatch) -
     assert process.wait(10) == -9
 
 
+MODULES = {"torch", "lightning", "jsonargparse", "np", "pd", "gymnasium", "yaml", "nn", "optim"}
+PUBLIC = {"__version__", "_exit"}
+
+
 @pytest.mark.parametrize("folder", ["eigen2", "callbacks"])
 def test_private_names_are_imported_nowhere_else(folder: str) -> None:
     for path in (ROOT / folder).rglob("*.py"):
@@ -210,6 +214,9 @@ def test_private_names_are_imported_nowhere_else(folder: str) -> None:
         if where == "eigen2/compat.py":
             continue
         for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.attr.startswith("_"):
+                own = node.value.id in ("self", "cls") or node.value.id[0].isupper() or node.attr in PUBLIC
+                assert own or node.value.id not in MODULES, f"{where}: {node.value.id}.{node.attr}"
             if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] in LIBRARIES:
                 names = [*str(node.module).split("."), *(alias.name for alias in node.names)]
                 assert not [name for name in names if name.startswith("_") and name != "__version__"], where

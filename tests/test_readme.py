@@ -20,6 +20,7 @@ from eigen2.cli.training import WORKLOADS
 from eigen2.market.data.cleaning.policy import Limits, Policy
 from eigen2.market.data.sample import sample_path
 from eigen2.market.data.source import read_prices
+from eigen2.runtime.yaml_files import read_yaml
 from tests.command import ROOT, eigen2
 
 KINDS = ("fit", "validate", "test", "report", "predict", "export", "data", "sweep")
@@ -234,6 +235,32 @@ def test_every_command_and_config_of_the_docs_is_run_by_a_test() -> None:
     assert {*QUICK} <= {*TRAINING}
     told = {word for command in commands("fit") for word in command.split() if word.startswith("configs/")}
     assert told == {f"configs/{path.name}" for path in (ROOT / "configs").glob("*.yaml")}
+
+
+def test_commands_that_are_only_shown_have_options_that_exist(capsys: pytest.CaptureFixture[str]) -> None:
+    """Those in `bash` blocks, which need rasters, a bucket or several processes."""
+    helps: dict[tuple[str, ...], str] = {}
+    text = "".join(block for page in PAGES for block in blocks(page, "bash")).replace("\\\n", " ")
+    lines = [line.partition("-m eigen2.cli ")[2] for line in text.splitlines() if "-m eigen2.cli " in line]
+    assert len(lines) > 10
+    for line in lines:
+        words = shlex.split(line, comments=True)
+        config = words[words.index("--config") + 1] if "--config" in words else MARKET
+        workload = read_yaml(ROOT / config).get("workload", "market") if (ROOT / config).exists() else "market"
+        if any("fuel_breaks" in word or "region" in word for word in words):
+            workload = "fire"
+        command = (*words[: 2 if words[0] in ("data", "fire") else 1],)
+        command += ("--workload", workload) if command[0] in ("fit", "validate", "test") else ()
+        if command not in helps:
+            with pytest.raises(SystemExit) as left:
+                main([*command, "--help"])
+            assert left.value.code == 0
+            helps[command] = capsys.readouterr().out
+        for word in words:
+            name = word.partition("=")[0].rstrip("+")
+            group = name.rpartition(".")[0] or name  # a group that may be null has no keys of its own in the help
+            known = re.search(rf"({re.escape(name)}|{re.escape(group)})\b", helps[command])
+            assert not name.startswith("--") or known, (line, name)
 
 
 def test_tables_of_the_docs_are_what_the_code_says() -> None:

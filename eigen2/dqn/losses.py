@@ -85,4 +85,5 @@ def epsilon_greedy(
 @torch.no_grad()
 def update_target(target: nn.Module, online: nn.Module, tau: float) -> None:
     """Move each weight of the target network a share `tau` (0 to 1) of the way to the online one's (Polyak)."""
-    torch._foreach_lerp_(list(target.parameters()), list(online.parameters()), tau)
+    for slow, fast in zip(target.parameters(), online.parameters(), strict=True):
+        slow.lerp_(fast, tau)

@@ -1,5 +1,7 @@
 """A run is resumed with its own settings and prices; a setting that may change is logged and takes effect."""
 
+import re
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -25,6 +27,31 @@ def test_differences_are_refused_with_both_values_or_logged_where_allowed(caplog
     check_settings(saved, saved | {"model.actor_lr": 1e-3})
     (record,) = caplog.records
     assert record.getMessage() == "resumed with other settings: model.actor_lr 0.0001, now 0.001"
+
+
+SAVED = {
+    "num_threads": 1,
+    "matmul_precision": "highest",
+    "trainer": {"precision": "32-true"},
+    "model": {"actor_lr": 1e-4, "actor_lr_decay": 1, "critic_lr": 1e-4, "learning_rate": 1e-3, "tau": 0.1},
+    "data": {"account": {"initial_cash": 1.0, "unit_share": 0.1}, "accounts": 1, "context_days": 20},
+}
+
+
+@pytest.mark.parametrize(
+    ("key", "may_change"),
+    [
+        *((name, True) for name in ("num_threads", "matmul_precision", "trainer.precision")),
+        *((f"model.{name}", True) for name in ("actor_lr", "critic_lr", "learning_rate")),
+        *((f"data.account.{name}", True) for name in ("initial_cash", "unit_share")),
+        *((name, False) for name in ("model.actor_lr_decay", "model.tau", "data.accounts", "data.context_days")),
+    ],
+)
+def test_what_may_change_when_a_run_is_resumed(key: str, may_change: bool, caplog: pytest.LogCaptureFixture) -> None:
+    saved = flatten(SAVED)
+    with nullcontext() if may_change else pytest.raises(UserError, match=re.escape(key)):
+        check_settings(saved, {**saved, key: 7})
+    assert [key in message for message in caplog.messages] == [True] * may_change
 
 
 def test_another_market_is_refused_and_nothing_is_lost_but_a_learning_rate_and_length_are_accepted(
