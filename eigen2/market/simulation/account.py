@@ -8,7 +8,7 @@ from jaxtyping import Bool, Float, Float16, Float32, Int, Shaped
 
 from eigen2.errors import UserError, require_range
 from eigen2.market.evaluation.performance import YEAR
-from eigen2.market.simulation.events import Closes, Fills, events_of_agent
+from eigen2.market.simulation.events import ClosedPositions, OpenedPositions, events_of_agent
 from eigen2.market.simulation.rules import CLOSE_REASONS, TradingRules
 
 RUIN = 1e-6  # share of the initial cash below which a log return no longer falls
@@ -208,7 +208,7 @@ class Accounts:
             short = (self.exposure - (self.equity - self.cash)) / 2
             self.cash += (rules.cash_rate_pct * self.cash - rules.borrow_fee_pct * short) / (100 * YEAR)
 
-    def open(self, fills: Fills) -> None:
+    def open(self, fills: OpenedPositions) -> None:
         """Buy, or sell short, what orders of the last close filled."""
         account, price = fills.cell // self.columns, fills.price.astype(np.float64)
         side = np.sign(fills.coefficient, dtype=np.float64)
@@ -322,7 +322,7 @@ class AccountRecord:
         self._rebalanced.fill(0)
         self.mark()
 
-    def trade(self, fills: Fills, closes: Closes, shares: Float[np.ndarray, " closed"]) -> None:
+    def trade(self, fills: OpenedPositions, closes: ClosedPositions, shares: Float[np.ndarray, " closed"]) -> None:
         """Record the positions of a day that were opened, and those closed with the shares they had; of all agents."""
         cells = len(self._entry_day)
         mine = closes.cell // cells == self.agent

@@ -109,16 +109,17 @@ def priced(bars: Float32[np.ndarray, "5 ..."]) -> Bool[np.ndarray, "..."]:
 def exit_prices(
     bars: Float32[np.ndarray, "5 ..."],
     side: Float32[np.ndarray, "..."],
-    aim: Float32[np.ndarray, "..."],
-    late: Bool[np.ndarray, "..."],
+    take_profit: Float32[np.ndarray, "..."],
+    overdue: Bool[np.ndarray, "..."],
 ) -> tuple[Bool[np.ndarray, "..."], Float32[np.ndarray, "..."]]:
-    """Return whether positions reach their aims, and their exit prices: the open where late, or without a close.
+    """Return whether positions reach their take-profits, and their exit prices.
 
-    Prices of short sales are negative, as their aims.
+    These are the open of positions that are overdue, or have no close.
+    Prices of short sales are negative, as are their take-profits.
     """
-    first = (late | np.isinf(bars[LEAST_SIZE])) & ~np.isnan(bars[OPEN])
-    reached = (np.where(side > 0, bars[HIGHEST], bars[LOWEST]) >= aim) & ~late
-    price = np.where(reached, np.fmax(bars[OPEN], aim), bars[CLOSE])
+    first = (overdue | np.isinf(bars[LEAST_SIZE])) & ~np.isnan(bars[OPEN])
+    reached = (np.where(side > 0, bars[HIGHEST], bars[LOWEST]) >= take_profit) & ~overdue
+    price = np.where(reached, np.fmax(bars[OPEN], take_profit), bars[CLOSE])
     return reached, np.where(first & ~reached, bars[OPEN], price)
 
 

@@ -29,7 +29,7 @@ from eigen2.market.simulation.base import (
     priced,
     tie_breaks,
 )
-from eigen2.market.simulation.events import NO_CLOSES, NO_FILLS, Closes, Fills
+from eigen2.market.simulation.events import NO_CLOSES, NO_FILLS, ClosedPositions, OpenedPositions
 from eigen2.market.simulation.rules import CLOSE_REASONS, TradingRules
 
 __all__ = ["LEVELS", "AccountRules", "TradingEnvironment", "TradingRules"]
@@ -112,11 +112,12 @@ class TradingEnvironment(MarketEnvironment):
         }
         levels = np.array([torch.iinfo(coefficient_type).max, LEVELS])
         self._levels = (levels / [rules.max_coefficient, rules.max_target]).astype(np.float32)
-        self._kept = (1 - rules.side_cost) / (1 + rules.side_cost)  # what costs leave of a position at a constant price
-        # Prices of a short sale are kept negative, so that every position closes at prices of at least its aim, and
-        # gains last close / entry + offset. Infinite prices, where nothing is held, neither close nor gain.
+        # what costs leave of a position at a constant price
+        self._cost_factor = (1 - rules.side_cost) / (1 + rules.side_cost)
+        # Prices of a short sale are negative here, so that every position closes at prices of at least its take-profit,
+        # and gains last close / entry - side. Infinite prices, where nothing is held, neither close nor gain.
         self._floats = np.zeros((5, accounts * columns), np.float32)
-        self._entry, self._aim, self._offset, self._weight, self._scratch = self._floats
+        self._entry, self._take_profit, self._side, self._reward_per_pct, self._scratch = self._floats
         self._shown = np.zeros((3, accounts * columns), np.uint8)
         self._held_days, self._target_level, coefficient_level = self._shown
         self._coefficient_level = coefficient_level.view(np.int8 if rules.allow_short else np.uint8)
@@ -128,8 +129,8 @@ class TradingEnvironment(MarketEnvironment):
 
     def _clear(self, cell: slice | Int[np.ndarray, " closed"]) -> None:
         """Forget the positions of some cells."""
-        self._entry[cell] = self._aim[cell] = np.inf
-        for state in (self._offset, self._held_days, self._target_level, self._coefficient_level):
+        self._entry[cell] = self._take_profit[cell] = np.inf
+        for state in (self._side, self._held_days, self._target_level, self._coefficient_level):
             state[cell] = 0
 
     @staticmethod
@@ -158,8 +159,8 @@ class TradingEnvironment(MarketEnvironment):
         observation, reward (agents, windows) float32, terminated and truncated (agents, windows) bool, and info:
         `ordered`, the cells in which an order was given, and `stakes`, the share of the equity that each takes before
         rounding to whole shares, 0 if it cannot be paid for; `exits`, the cells that agents ordered to be closed;
-        `fills` and `closes`, what opened and closed (see `Fills`, `Closes`); `last_close` (windows, columns), the last
-        valid closes, 0 before a column's first; with `credit_orders` also `credit`.
+        `fills` and `closes`, what opened and closed (see `OpenedPositions`, `ClosedPositions`); `last_close` (windows,
+        columns), the last valid closes, 0 before a column's first; with `credit_orders` also `credit`.
 
         Raises:
             RuntimeError: the episode is over.
@@ -169,20 +170,20 @@ class TradingEnvironment(MarketEnvironment):
         trading = self._step < self._trading_length
         self._step += 1
         last_day = self._step == self._length - 1
-        before, self._bars = self._bars, self._current_bars()
-        fill = self._bars[OPEN] if self.rules.execution == "next_open" else before[CLOSE]
+        previous_bars, self._bars = self._bars, self._current_bars()
+        fill_price = self._bars[OPEN] if self.rules.execution == "next_open" else previous_bars[CLOSE]
         self.accounts.accrue()
-        exits = self._exits(action, before) if self.rules.early_close else NO_CLOSES.cell
-        exits_filled = exits[fill.take(exits % fill.size) > 0]
+        exits = self._early_closes(action, previous_bars) if self.rules.early_close else NO_CLOSES.cell
+        exits_filled = exits[fill_price.take(exits % fill_price.size) > 0]
         self._held_days += (self._held_days > 0) & (self._held_days < MOST_HELD)
-        ordered, stakes, fills = self._fill_orders(action, before, fill) if trading else NO_ORDERS
+        ordered, stakes, fills = self._fill_orders(action, previous_bars, fill_price) if trading else NO_ORDERS
         self.accounts.open(fills)
         if last_day:
             self._settle_prices()
         closing = self._closing_cells(last_day, exits_filled)
         steps_ago = self._held_days[closing].astype(np.int64) - 1
         kept = self._rewards_if_kept(closing) if self.credit_steps and len(exits) else None
-        closes = self._close_positions(closing, exits_filled, fill)
+        closes = self._close_positions(closing, exits_filled, fill_price)
         earned = self._count_day(fills, closes, trading, last_day)
         self._unfunded += np.bincount(ordered[stakes == 0] // self.num_columns, minlength=len(earned))
         shares = self.accounts.shares[closing]
@@ -203,16 +204,16 @@ class TradingEnvironment(MarketEnvironment):
     def _fill_orders(
         self,
         actions: Float[Tensor, "agents windows columns 2"],
-        before: Float32[np.ndarray, "5 windows columns"],
-        fill: Float32[np.ndarray, "windows columns"],
-    ) -> tuple[Int[np.ndarray, " ordered"], Float[np.ndarray, " ordered"], Fills]:
+        previous_bars: Float32[np.ndarray, "5 windows columns"],
+        fill_price: Float32[np.ndarray, "windows columns"],
+    ) -> tuple[Int[np.ndarray, " ordered"], Float[np.ndarray, " ordered"], OpenedPositions]:
         """Fill the orders of the last close: the largest coefficients of at least 1 among columns not held."""
         rules, action = self.rules, actions.detach().to("cpu", torch.float32).numpy()
         size = action[..., 0].copy()  # contiguous, which makes all that follows much faster
         size.clip(self._low[0], self._high[0], out=size)
         if rules.allow_short:
             np.abs(size, out=size)
-        free = size >= before[LEAST_SIZE]
+        free = size >= previous_bars[LEAST_SIZE]
         free &= (self._held_days == 0).reshape(self._shape)
         bits = size.view(np.int32)
         bits *= free  # as integers, which clears not-a-number too
@@ -220,36 +221,38 @@ class TradingEnvironment(MarketEnvironment):
         ordered = largest_orders(size, draws, rules.max_opens_per_day)
         # a target that is not a number becomes the lowest
         chosen = np.fmin(np.fmax(action.reshape(-1, 2)[ordered], self._low), self._high)
-        coefficient, price = chosen[:, 0], fill.take(ordered % fill.size)
-        stakes = self.accounts.stakes(ordered, coefficient.astype(np.float64), before[CLOSE], self._least_room)
+        coefficient, price = chosen[:, 0], fill_price.take(ordered % fill_price.size)
+        stakes = self.accounts.stakes(ordered, coefficient.astype(np.float64), previous_bars[CLOSE], self._least_room)
         stake = self.accounts.filled_stakes(ordered, np.sign(coefficient), stakes, price)
         filled = stake > 0
         cell, price, chosen, stake = (values[filled] for values in (ordered, price, chosen, stake))
         coefficient, side = chosen[:, 0], np.sign(chosen[:, 0])
         self._entry[cell] = side * price
-        self._aim[cell] = side * price * (1 + side * chosen[:, 1] / 100)
-        self._offset[cell] = -side
-        self._weight[cell] = 100 * stake if rules.reward == "account" else side * coefficient
+        self._take_profit[cell] = side * price * (1 + side * chosen[:, 1] / 100)
+        self._side[cell] = side
+        self._reward_per_pct[cell] = 100 * stake if rules.reward == "account" else side * coefficient
         self._held_days[cell] = 1
         self._coefficient_level[cell], self._target_level[cell] = np.rint(chosen * self._levels).T
-        return ordered, stakes, Fills(cell, price, coefficient, stake)
+        return ordered, stakes, OpenedPositions(cell, price, coefficient, stake)
 
-    def _exits(
-        self, actions: Float[Tensor, "agents windows columns 2"], before: Float32[np.ndarray, "5 windows columns"]
+    def _early_closes(
+        self,
+        actions: Float[Tensor, "agents windows columns 2"],
+        previous_bars: Float32[np.ndarray, "5 windows columns"],
     ) -> Int[np.ndarray, " exits"]:
         """Return the cells whose positions agents close: those with a price and a coefficient that would not open."""
         held = self._held_days.nonzero()[0]
         coefficient = actions.detach().to("cpu", torch.float32).numpy().reshape(-1, 2)[held, 0]
-        priced = np.isfinite(before[LEAST_SIZE].take(held % before[0].size))
-        exits: np.ndarray = held[priced & (-self._offset[held] * coefficient < 1)]
+        priced = np.isfinite(previous_bars[LEAST_SIZE].take(held % previous_bars[0].size))
+        exits: np.ndarray = held[priced & (self._side[held] * coefficient < 1)]
         return exits
 
     def _closing_cells(self, last_day: bool, exits: Int[np.ndarray, " exits"]) -> Int[np.ndarray, " closed"]:
         """Return the cells whose positions close today."""
         reached = self._bars[HIGHEST]
         if self.rules.allow_short:
-            reached = np.where(self._offset.reshape(self._shape) > 0, -self._bars[LOWEST], reached)
-        closed: np.ndarray = reached >= self._aim.reshape(self._shape)
+            reached = np.where(self._side.reshape(self._shape) < 0, -self._bars[LOWEST], reached)
+        closed: np.ndarray = reached >= self._take_profit.reshape(self._shape)
         due = (self._held_days >= (1 if last_day else self.rules.max_holding_days)).reshape(self._shape)
         closed |= due & (last_day | priced(self._bars))
         cells = closed.reshape(-1)
@@ -260,26 +263,26 @@ class TradingEnvironment(MarketEnvironment):
         self,
         cell: Int[np.ndarray, " closed"],
         exits: Int[np.ndarray, " exits"],
-        fill: Float32[np.ndarray, "windows columns"],
-    ) -> Closes:
+        fill_price: Float32[np.ndarray, "windows columns"],
+    ) -> ClosedPositions:
         """Sell, or buy back, positions at today's prices, exits at those of fills, and clear their cells."""
         if not cell.size:
             return NO_CLOSES
-        aim, side = self._aim[cell], -self._offset[cell]
+        take_profit, side = self._take_profit[cell], self._side[cell]
         bars = side * self._bars.reshape(len(self._bars), -1).take(cell % self._bars[0].size, axis=1)
-        late = self._held_days[cell] > self.rules.max_holding_days
-        reached, price = exit_prices(bars, side, aim, late)
+        overdue = self._held_days[cell] > self.rules.max_holding_days
+        reached, price = exit_prices(bars, side, take_profit, overdue)
         exited = np.searchsorted(cell, exits)
-        price[exited] = side[exited] * fill.take(exits % fill.size)
+        price[exited] = side[exited] * fill_price.take(exits % fill_price.size)
         gain_pct, reward = self._earned(cell, price, np.zeros_like(cell))
         reason = np.where(self._held_days[cell] >= self.rules.max_holding_days, HOLDING, WINDOW_END)
-        reason[late | np.isinf(bars[LEAST_SIZE])] = HALTED
+        reason[overdue | np.isinf(bars[LEAST_SIZE])] = HALTED
         reason[np.isnan(bars[LEAST_SIZE])] = DELISTED
         reason[reached] = TARGET
-        reason[bars[OPEN] >= aim] = GAP
+        reason[bars[OPEN] >= take_profit] = GAP
         reason[exited] = SIGNAL
         self._clear(cell)
-        return Closes(cell, side * price, reason, gain_pct, reward)
+        return ClosedPositions(cell, side * price, reason, gain_pct, reward)
 
     def _earned(
         self,
@@ -291,13 +294,13 @@ class TradingEnvironment(MarketEnvironment):
 
         Prices are those of the exits, negative for short sales.
         """
-        side = -self._offset[cell]
-        kept = np.where(side > 0, self._kept, 1 / self._kept)
+        side = self._side[cell]
+        kept = np.where(side > 0, self._cost_factor, 1 / self._cost_factor)
         gain_pct = 100 * side * (np.divide(price, self._entry[cell], dtype=np.float64) * kept - 1)
         if self._borrow_fee_pct:
             gain_pct -= self._borrow_fees_pct(cell, days_left)
         gain_pct = np.minimum(np.maximum(gain_pct, -MAX_GAIN_PCT), MAX_GAIN_PCT)
-        reward = self._weight[cell] * gain_pct
+        reward = self._reward_per_pct[cell] * gain_pct
         reward[gain_pct < 0] *= self.rules.loss_penalty
         return gain_pct, reward
 
@@ -312,14 +315,14 @@ class TradingEnvironment(MarketEnvironment):
         closes = self._market[day.clip(0), CLOSE, column[:, None]].astype(np.float64)
         value = (closes * (ago <= charged[:, None])).sum(1)
         brought = np.abs(self._entry[cell]).astype(np.float64) * (1 - self.rules.side_cost)
-        fees: np.ndarray = (self._offset[cell] > 0) * (self._borrow_fee_pct / YEAR) * value / brought
+        fees: np.ndarray = (self._side[cell] < 0) * (self._borrow_fee_pct / YEAR) * value / brought
         return fees
 
     def _rewards_if_kept(self, cell: Int[np.ndarray, " closed"]) -> Float64[np.ndarray, " closed"]:
         """Return the rewards of positions that are sold at their targets, after all days allowed or with the window."""
         window, column = np.divmod(cell % self._bars[0].size, self.num_columns)
         days_left = self.rules.max_holding_days - self._held_days[cell].astype(np.int64)[:, None]
-        side, aim, end = -self._offset[cell, None], self._aim[cell, None], self._length - 1 - self._step
+        side, take_profit, end = self._side[cell, None], self._take_profit[cell, None], self._length - 1 - self._step
         for last in (min(end, max(days_left.max(initial=0), 0)), end):  # beyond only where a column has no price
             days = np.arange(last + 1)
             bars = self._market[(self._start[window] + self._step)[:, None] + days, :, column[:, None]]
@@ -328,7 +331,7 @@ class TradingEnvironment(MarketEnvironment):
             if last == end:
                 final = self._start[window] + self._length - 1
                 bars[CLOSE, :, -1], closed[:, -1] = final_closes(self._market, final, column), True
-            reached, price = exit_prices(side * bars, side, aim, days > days_left)
+            reached, price = exit_prices(side * bars, side, take_profit, days > days_left)
             closed |= reached
             if closed.any(1).all():
                 break
@@ -336,7 +339,7 @@ class TradingEnvironment(MarketEnvironment):
         return self._earned(cell, price[np.arange(len(cell)), exit_], exit_)[1]
 
     def _count_day(
-        self, fills: Fills, closes: Closes, trading: bool, last_day: bool
+        self, fills: OpenedPositions, closes: ClosedPositions, trading: bool, last_day: bool
     ) -> Float64[np.ndarray, " accounts"]:
         """Count a day; return the reward of each account, penalties included."""
         accounts, account, won = len(self._trades), closes.cell // self.num_columns, closes.gain_pct > 0
@@ -356,7 +359,7 @@ class TradingEnvironment(MarketEnvironment):
 
     def _observation(self) -> dict[str, Tensor]:
         gain = np.divide(self._bars[CLOSE], self._entry.reshape(self._shape), out=self._scratch.reshape(self._shape))
-        gain += self._offset.reshape(self._shape)
+        gain -= self._side.reshape(self._shape)
         gain.clip(-MAX_OBSERVED, MAX_OBSERVED, out=gain)
         held_days, target, coefficient = self._shown.reshape(3, *self._shape).copy()
         return {

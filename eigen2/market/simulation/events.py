@@ -6,7 +6,7 @@ import numpy as np
 from jaxtyping import Float32, Float64, Int
 
 
-class Fills(NamedTuple):
+class OpenedPositions(NamedTuple):
     """Positions that a step opened, by rank and then by account; coefficients of short sales are negative.
 
     Cells are indices into the flattened (agents, windows, columns). Prices are before costs, stakes are shares of the
@@ -19,10 +19,10 @@ class Fills(NamedTuple):
     stake: Float64[np.ndarray, " filled"]
 
 
-class Closes(NamedTuple):
+class ClosedPositions(NamedTuple):
     """Positions that a step closed, by account and then by column; reasons are indices into `CLOSE_REASONS`.
 
-    Cells and prices as in `Fills`, gains are net of costs; the rewards are parts of the accounts' rewards.
+    Cells and prices as in `OpenedPositions`, gains are net of costs; the rewards are parts of the accounts' rewards.
     """
 
     cell: Int[np.ndarray, " closed"]
@@ -32,9 +32,9 @@ class Closes(NamedTuple):
     reward: Float64[np.ndarray, " closed"]
 
 
-NO_FILLS = Fills(np.zeros(0, np.int64), np.zeros(0, np.float32), np.zeros(0, np.float32), np.zeros(0))
-NO_CLOSES = Closes(np.zeros(0, np.int64), np.zeros(0, np.float32), np.zeros(0, np.int64), *np.zeros((2, 0)))
-Events = TypeVar("Events", Fills, Closes)
+NO_FILLS = OpenedPositions(np.zeros(0, np.int64), np.zeros(0, np.float32), np.zeros(0, np.float32), np.zeros(0))
+NO_CLOSES = ClosedPositions(np.zeros(0, np.int64), np.zeros(0, np.float32), np.zeros(0, np.int64), *np.zeros((2, 0)))
+Events = TypeVar("Events", OpenedPositions, ClosedPositions)
 
 
 def events_of_agent(events: Events, agent: int, cells: int) -> Events:
