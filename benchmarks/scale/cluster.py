@@ -16,7 +16,7 @@ from scipy.optimize import nnls
 from eigen2.core.shared_replay import CHUNK_BYTES
 from eigen2.erl.estimate import EXCHANGE_COPIES
 from eigen2.erl.evolution.statistics import MOST_COMPARED
-from eigen2.erl.population import ADDED
+from eigen2.erl.population import ELITES_AT_ONCE
 
 Seconds = Float64[np.ndarray, "devices"]
 PHASES = ("evaluate", "train", "evolve", "validate")
@@ -222,7 +222,7 @@ def simulate(costs: Costs, plan: Plan, link: Link, generator: np.random.Generato
         exchange(received["draws"], messages=3 * costs.chunks(plan))
         exchange(plan.agents)
         exchange(received["parents"])
-        exchange(received["elites"], messages=math.ceil(plan.agents * ELITES / ADDED))
+        exchange(received["elites"], messages=math.ceil(plan.agents * ELITES / ELITES_AT_ONCE))
         work("evolve")
         work("validate")
         exchange(8 * plan.agents)

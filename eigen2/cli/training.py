@@ -168,7 +168,7 @@ class EigenCLI(LightningCLI):
         """Validate a checkpoint's champion, and print its fitness."""
         self.trainer.validate(ckpt_path=self._checkpoint(ckpt_path), verbose=False, **kwargs)
         fitness = self.trainer.callback_metrics["champion/validation_fitness"]
-        print(f"champion     validation fitness {fitness:.4f} ({self.datamodule.fitness_words['unit']})")
+        print(f"champion     validation fitness {fitness:.4f} ({self.datamodule.fitness_labels['unit']})")
 
     def test(self, ckpt_path: str | None = None, **kwargs: Any) -> None:
         """Test a checkpoint's champion, print the result and add it to the report."""

@@ -11,7 +11,7 @@ from eigen2.runtime.provenance import describe_changes
 log = logging.getLogger(__name__)
 
 # settings, and groups of them, that may change between a checkpoint and its resume
-FREE = (
+MAY_CHANGE = (
     *("model.actor_lr", "model.critic_lr", "model.learning_rate", "data.account"),
     *("num_threads", "matmul_precision", "trainer.precision"),
 )
@@ -58,10 +58,11 @@ def saved_part(saved: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     return part
 
 
-def check_settings(saved: Mapping[str, Any], current: Mapping[str, Any]) -> None:
-    """Refuse to resume with settings, by full key, that differ from the checkpoint's; log those that are `FREE`."""
+def require_same_settings(saved: Mapping[str, Any], current: Mapping[str, Any]) -> None:
+    """Refuse to resume with settings, by full key, that differ from the checkpoint's; log those that `MAY_CHANGE`."""
     changed = describe_changes(saved, current)
-    if refused := [text for key, text in changed.items() if not any(f"{key}.".startswith(f"{free}.") for free in FREE)]:
+    allowed = {key for key in changed for group in MAY_CHANGE if f"{key}.".startswith(f"{group}.")}
+    if refused := [text for key, text in changed.items() if key not in allowed]:
         raise UserError(
             f"the checkpoint's run had other settings: {'; '.join(refused)}; resume with "
             "its settings (config.yaml in its folder), or start a new run in another --trainer.default_root_dir"

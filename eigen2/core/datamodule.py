@@ -58,7 +58,7 @@ class WorkloadDataModule(LightningDataModule, ABC):
     workload: ClassVar[str] = ""  # name on the command line
     table_columns: TableColumns = ()
     """Heading, metric and factor of the workload's columns in the terminal's table."""
-    fitness_words: Mapping[str, str] = {"unit": "reward an episode", "over": "agents"}
+    fitness_labels: Mapping[str, str] = {"unit": "reward an episode", "over": "agents"}
     """`unit` of fitness and what it is averaged `over`, for terminal and report."""
     training_steps: int = 1  # of a generation
     replay_min_size: int  # transitions in the buffer before training starts

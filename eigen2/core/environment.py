@@ -1,4 +1,4 @@
-"""The environment protocol, and the one loop that plays an episode."""
+"""The environment protocol, and the loop that plays an episode with all agents."""
 
 import functools
 import math
@@ -27,15 +27,18 @@ class Environment(Protocol):
     windows: int
     observation_fields: dict[str, Field]
     credit_steps: int
-    """Most steps from the one that earned a reward to the one that pays it; above 0, `info["credit"]` of every step
-    is a `Credit` that says which steps earned its rewards."""
+    """Largest number of steps between earning a reward and receiving it; above 0, `info["credit"]` of every step is a
+    `Credit`."""
 
     @property
     def action_shape(self) -> tuple[int, ...]:
         """Return the shape of one agent's action in one window."""
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Observation, dict[str, Any]]:
-        """Start a new episode in every window."""
+        """Start a new episode in every window.
+
+        The option `playing`, bool (agents, windows), marks the episodes that count; others need not be stepped.
+        """
 
     def step(self, action: Tensor) -> tuple[Observation, Tensor, Tensor, Tensor, dict[str, Any]]:
         """Return the next observation, reward, terminated, truncated and info."""

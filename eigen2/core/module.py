@@ -13,9 +13,9 @@ from lightning.pytorch.trainer.states import TrainerFn
 from callbacks.budget import budget_of
 from eigen2.core.compatibility import (
     altered_as_user_error,
-    check_settings,
     flatten,
     log_data_differences,
+    require_same_settings,
     saved_part,
     saved_run,
 )
@@ -262,7 +262,7 @@ class GenerationModule(LightningModule, ABC, Generic[Data]):
         if (other := spec.get("workload", workload)) != workload:
             raise UserError(f"the checkpoint is of the workload {other}, not {workload}; give --workload {other}")
         if self.fitting:
-            check_settings(saved["settings"], self.settings())
+            require_same_settings(saved["settings"], self.settings())
         self.check_shapes(checkpoint)
         if not self.fitting:
             self.data.apply_inference_spec(spec["data"])

@@ -89,11 +89,11 @@ class StackedNetwork:
 
     Args:
         network: the module.
-        lone: whether weights of one agent are run as the plain module runs its own, whatever `over_agents` says. It
-            rounds differently, so that only networks that never run with several agents at once may.
+        single_agent: whether to run one agent's weights as the plain module does, which is faster. It rounds
+            differently, so only networks that never run several agents at once may.
     """
 
-    def __init__(self, network: nn.Module, lone: bool = False) -> None:
+    def __init__(self, network: nn.Module, single_agent: bool = False) -> None:
         name = f"network {type(network).__name__}"
         if buffers := [buffer for buffer, _ in network.named_buffers()]:
             raise UserError(
@@ -105,7 +105,7 @@ class StackedNetwork:
         self.names = list(self.shapes)  # of the weights in a row
         self.sizes = [shape.numel() for shape in self.shapes.values()]
         self.num_weights = sum(self.sizes)
-        self.lone = lone
+        self.single_agent = single_agent
         self.over_agents: Literal["vmap", "broadcast", "loop"] = getattr(network, "over_agents", "vmap")
         if self.over_agents not in ("vmap", "broadcast", "loop"):
             raise UserError(f"{name} has over_agents {self.over_agents!r}; set vmap, broadcast or loop")
@@ -146,7 +146,7 @@ class StackedNetwork:
     def _run(self, function: Callable[..., Tensor], rows: Tensor | Weights, inputs: tuple[Any, ...]) -> Tensor:
         weights = self.weights(rows) if isinstance(rows, Tensor) else rows
         agents = max(map(len, weights.values()))
-        if self.lone and agents == 1:  # on plain tensors layers are faster
+        if self.single_agent and agents == 1:  # on plain tensors layers are faster
             own = {name: weight.squeeze(0) for name, weight in weights.items()}
             return self._call(function, own, *(_map_tensors(value, lambda part: part[0]) for value in inputs))[None]
         if self.over_agents == "broadcast":

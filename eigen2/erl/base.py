@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from eigen2.core.config import class_config
 from eigen2.core.datamodule import RolloutDataModule, TestResult
-from eigen2.core.environment import Observation, Policy
+from eigen2.core.environment import Policy
 from eigen2.core.export import ExportedChampion, call_of, describe, format_factory
 from eigen2.core.module import GenerationModule
 from eigen2.core.networks import NetworkFactory, weight_bytes
@@ -28,7 +28,7 @@ from eigen2.erl.graphs import Graphs, graphs_for
 from eigen2.erl.heads import head_bytes
 from eigen2.erl.learners import Learner
 from eigen2.erl.learners.gradients import clear_gradients
-from eigen2.erl.population import TOGETHER, Population
+from eigen2.erl.population import ACTING_AT_ONCE, Population
 from eigen2.erl.rollout import Rollout
 from eigen2.erl.row_adam import RowAdam
 from eigen2.erl.settings import warn_without_injection
@@ -122,7 +122,7 @@ class PopulationModule(GenerationModule[RolloutDataModule]):
         is_refit = "population" in self._modules
         require_fit(self.memory, data, communicator, weights, self.micro_batches, at_once, head, again=is_refit)
         most_learners = min(self.learners, math.ceil(self.population_size / communicator.world))
-        temporary = max(min(agents, TOGETHER) * acting, most_learners * at_once * learning)
+        temporary = max(min(agents, ACTING_AT_ONCE) * acting, most_learners * at_once * learning)
         resumed = checkpoint_bytes(self.trainer)
         if resumed and communicator.world > 1:
             resumed += 4 * weights * agents  # this process's rows beside those of the population
@@ -197,15 +197,7 @@ class PopulationModule(GenerationModule[RolloutDataModule]):
         """Return the champion of a training with another seed; raise a UserError if its actor is of another class."""
         actor = champion.actor((call_of(self.make_networks[0]) or {}).get("class_path")).to(self.device)
 
-        @torch.inference_mode()
-        def policy(observation: Observation) -> Tensor:
-            env_device = next(iter(observation.values())).device
-            inputs = self.data.network_inputs({name: part.to(self.device) for name, part in observation.items()})
-            with self.precision():
-                action: Tensor = actor({name: part[0] for name, part in inputs.items()}).float()[None]
-            return action.to(env_device)
-
-        return policy
+        return self.rollout.as_policy(lambda inputs: actor({name: part[0] for name, part in inputs.items()})[None])
 
     def generation_metrics(self) -> dict[str, float]:
         """Return the scalars of the generation that was just validated, by full name."""

@@ -21,7 +21,7 @@ class Heads(StackedNetwork):
     """
 
     def __init__(self, network: StackedNetwork, shared: Tensor) -> None:
-        super().__init__(network.network, network.lone)
+        super().__init__(network.network, network.single_agent)
         name, self._shared = type(self.network).__name__, shared
         named = tuple(getattr(self.network, "head_parameters", ()))
         self.names = [each for each in self.shapes if any(f"{each}.".startswith(f"{one}.") for one in named)]

@@ -13,9 +13,10 @@ from eigen2.core.randomness import Role, torch_seed
 from eigen2.distributed.communicator import Communicator
 from eigen2.erl.heads import Heads
 
-ADDED = 64  # elites whose weights are in memory at once while they are averaged
-TOGETHER = 256  # agents that act at once: more would only take more memory
-NEWEST = 1 / 12  # weight of the newest elites in their moving average, chosen on markets that no page reports
+ELITES_AT_ONCE = 64  # elites whose weights are in memory at once while they are averaged
+ACTING_AT_ONCE = 256  # agents that act at once: more would only take more memory
+# weight of the newest elites in their moving average, tuned on synthetic markets that the docs do not report
+ELITE_AVERAGE_RATE = 1 / 12
 
 
 class Population(nn.Module):
@@ -65,8 +66,8 @@ class Population(nn.Module):
         learners = 1 if shared else communicator.total if learners is None else learners
         self.learners = len(range(learners)[self._rows.start : self._rows.stop])  # of this process
         with torch_seed(seed, Role.WEIGHTS, agent=0):
-            self.actor_network = StackedNetwork(make_actor(), lone=communicator.total == 1)
-            self.critic_network = StackedNetwork(make_critic(), lone=learners == 1)  # runs for learners only
+            self.actor_network = StackedNetwork(make_actor(), single_agent=communicator.total == 1)
+            self.critic_network = StackedNetwork(make_critic(), single_agent=learners == 1)  # runs for learners only
         self.weights_per_agent = self.actor_network.num_weights + self.critic_network.num_weights
         rows = 1 if shared else size
         self.actor = nn.Parameter(torch.empty(rows, self.actor_network.num_weights))
@@ -165,7 +166,7 @@ class Population(nn.Module):
         if agent is None:
             own = self.rows()["actor"]
             rows, network = torch.cat([own, self.mean_actor]) if with_mean else own, self.acting_network
-            parts = [slice(first, first + TOGETHER) for first in range(0, len(rows), TOGETHER)]
+            parts = [slice(first, first + ACTING_AT_ONCE) for first in range(0, len(rows), ACTING_AT_ONCE)]
             acting = [(network.weights(rows[part]), part) for part in parts]
             return lambda inputs: torch.cat([network(own, _agents(inputs, part)) for own, part in acting])
         weights = self.actor_network.weights(agent.actor)
@@ -173,16 +174,17 @@ class Population(nn.Module):
 
     @torch.no_grad()
     def average(self, elites: Sequence[int], communicator: Communicator) -> None:
-        """Move the (exponential) moving averages by `NEWEST` towards the mean of some agents, whoever owns them."""
+        """Move the exponential averages by `ELITE_AVERAGE_RATE` towards the mean of some agents, whoever owns them."""
         networks, chosen = self._networks(), sorted(elites)
         sums = {name: torch.zeros_like(rows[:1]) for name, rows in networks.items()}
-        for first in range(0, len(chosen), ADDED):
-            fetched = communicator.fetch(networks, [chosen[first : first + ADDED]] * communicator.world, "elites")
+        for first in range(0, len(chosen), ELITES_AT_ONCE):
+            some = chosen[first : first + ELITES_AT_ONCE]
+            fetched = communicator.fetch(networks, [some] * communicator.world, "elites")
             sums = {name: total + fetched[name].sum(0, keepdim=True) for name, total in sums.items()}
         whole = self._whole({name: total / len(chosen) for name, total in sums.items()})
         for name, mean in (("actor", self.mean_actor), ("critic", self.mean_critic)):
             newest = whole[name]
-            mean.copy_(torch.where(mean.isnan(), newest, torch.lerp(mean, newest, NEWEST)))
+            mean.copy_(torch.where(mean.isnan(), newest, torch.lerp(mean, newest, ELITE_AVERAGE_RATE)))
 
     def set_champion(self, row: int | None, fitness: Tensor, generation: int, communicator: Communicator) -> None:
         """Copy agent `row`, whichever process owns it, or the mean of the elites, into every process's champion.
@@ -253,7 +255,7 @@ class Population(nn.Module):
 
 
 def _agents(inputs: Inputs, agents: slice) -> Inputs:
-    """Return the part of some agents, and what all share."""
+    """Return the inputs of some agents; inputs that all share, of size 1, unchanged."""
     return {name: value if len(value) == 1 else value[agents] for name, value in inputs.items()}
 
 

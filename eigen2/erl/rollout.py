@@ -11,6 +11,7 @@ from torch import Tensor
 
 from eigen2.core.datamodule import RolloutDataModule, TrainedPolicies
 from eigen2.core.environment import Observation, Policy, play
+from eigen2.core.networks import Inputs
 from eigen2.core.randomness import Role
 from eigen2.core.shared_replay import SharedReplay
 from eigen2.distributed.communicator import Communicator
@@ -21,8 +22,9 @@ from eigen2.erl.population import DDPGAgent, Population
 from eigen2.erl.state import GenerationState
 from eigen2.errors import UserError
 
-RELIABLE = 0.8  # reliability from which the fittest agent may become champion
-SIGNIFICANT = 2.0  # standard errors by which a new champion must be better, chosen on markets that no page reports
+MIN_RELIABILITY = 0.8  # reliability from which the fittest agent may become champion
+# standard errors by which a new champion must be better, tuned on synthetic markets that the docs do not report
+MIN_T_STATISTIC = 2.0
 
 
 @dataclass(frozen=True)
@@ -36,15 +38,21 @@ class Rollout:
 
     def policy(self, agent: DDPGAgent | None = None, agents: int = 1, with_mean: bool = False) -> Policy:
         """Return the policy of every agent, or of one in place of `agents`, on the device of the observations."""
-        act, device = self.population.policy(agent, with_mean), self.population.actor.device
+        act = self.population.policy(agent, with_mean)
+        if agent is None:
+            return self.as_policy(act)
+        return self.as_policy(lambda inputs: _for_all(act(inputs), agents))
+
+    def as_policy(self, act: Callable[[Inputs], Tensor]) -> Policy:
+        """Return the policy of a network: it moves observations to its device, and actions to the environment's."""
+        device = self.population.actor.device
 
         @torch.inference_mode()
         def policy(observation: Observation) -> Tensor:
-            device_of_env = next(iter(observation.values())).device
+            env_device = next(iter(observation.values())).device
             moved = {name: part.to(device) for name, part in observation.items()}
             with self.precision():
-                action = act(self.data.network_inputs(moved)).float().to(device_of_env)
-            return action if agent is None else action.expand(agents, *action.shape[1:])
+                return act(self.data.network_inputs(moved)).float().to(env_device)
 
         return policy
 
@@ -55,17 +63,16 @@ class Rollout:
         played at random until training starts.
         """
         population, data, env = self.population, self.data, self.data.eval_env
-        fitness_windows, windows = data.windows_per_generation, env.windows - data.windows_per_generation
         options = data.training_options(state.generation, seed)
-        if fitness_windows and population.learners < population.size:
+        if data.windows_per_generation and population.learners < population.size:
             options["playing"] = torch.ones(env.agents, env.windows, dtype=torch.bool)
-            options["playing"][population.learners :, fitness_windows:] = False
+            options["playing"][population.learners :, data.windows_per_generation :] = False
         uniform = uniform and not data.ready
-        draws = Draws(Role.EXPLORATION, self.communicator.rows, (windows, *env.action_shape), seed, state.generation)
-        act = self.policy()
+        shape = data.exploration_windows, *env.action_shape
+        noise, act = Draws(Role.EXPLORATION, self.communicator.rows, shape, seed, state.generation), self.policy()
 
         def policy(observation: Observation) -> Tensor:
-            return explore(act(observation), windows, draws, population.noise, uniform)
+            return explore(act(observation), data.exploration_windows, noise, population.noise, uniform)
 
         shared = data.buffer if isinstance(data.buffer, SharedReplay) else None
         returns = play(env, policy, options, data.buffer if shared is None else shared.log, after_step)
@@ -82,8 +89,8 @@ class Rollout:
 
         Candidates are the mean of the elites' weights, which averages out much of the noise of training (stochastic
         weight averaging, Izmailov et al., 2018), and the fittest agent, chosen on other days, as the best on these
-        would often be the luckiest. Where the fitness hardly tells agents apart, below `RELIABLE`, the fittest is no
-        candidate either: it is the luckiest there.
+        would often be the luckiest. Where the fitness hardly tells agents apart, below `MIN_RELIABILITY`, the fittest
+        is no candidate either: it is the luckiest there.
         """
         population, data, communicator = self.population, self.data, self.communicator
         fittest = rank(state.fitness.numpy())[0]
@@ -105,7 +112,7 @@ class Rollout:
         mean = communicator.broadcast({"mean": mean[None]}, 0, "validation fitness")["mean"][0]
         state.validation, state.mean_validation = by_window.mean(1), float(mean.mean())
         validated = float(state.validation[fittest]) if torch.isfinite(state.fitness[fittest]) else math.nan
-        luckiest = state.reliability < RELIABLE and math.isfinite(state.mean_validation)
+        luckiest = state.reliability < MIN_RELIABILITY and math.isfinite(state.mean_validation)
         row = None if luckiest or state.mean_validation > validated or math.isnan(validated) else fittest
         best = mean if row is None else by_window[fittest]
         if beats(best, population.champion_windows.cpu()):
@@ -155,14 +162,18 @@ class Rollout:
         return generation
 
 
+def _for_all(action: Float[Tensor, "1 windows *action"], agents: int) -> Tensor:
+    return action.expand(agents, *action.shape[1:])
+
+
 def beats(candidate: Float[Tensor, " windows"], champion: Float[Tensor, " windows"]) -> bool:
     """Return whether a candidate's validation fitness is above the champion's by more than chance explains.
 
-    The mean of the differences window by window must exceed `SIGNIFICANT` standard errors of that mean: the best of
+    The mean of the differences window by window must exceed `MIN_T_STATISTIC` standard errors of that mean: the best of
     many generations by less is often only the luckiest. Any is better than none, of fitness -inf.
     """
     if not bool(champion.isfinite().all()):
         return bool(candidate.mean() > champion.mean())
     difference = candidate - champion
     error = float(difference.std()) / math.sqrt(len(difference)) if len(difference) > 1 else 0.0
-    return float(difference.mean()) > SIGNIFICANT * error
+    return float(difference.mean()) > MIN_T_STATISTIC * error

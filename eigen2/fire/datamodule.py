@@ -104,7 +104,7 @@ class FuelBreakDataModule(DQNDataModule):
 
     workload = "fire"
     table_columns = (("random", "baseline/random", 1.0), ("best", "validation/max", 1.0))
-    fitness_words = {"unit": "percent of the burned area saved", "over": "episodes"}  # noqa: RUF012 - never changed
+    fitness_labels = {"unit": "percent of the burned area saved", "over": "episodes"}  # noqa: RUF012 - never changed
     remedy = (
         "lower data.grid_size, data.buffer_size, data.batch_size, data.num_landscapes, data.eval_landscapes, "
         "data.test_landscapes, data.num_parallel_envs or model.width"
@@ -327,7 +327,7 @@ class FuelBreakDataModule(DQNDataModule):
         swapped = self._score("test", lambda model, rng: improve(model, next(starts), rng))
         file.placements[placements.SWAPPED], saved[placements.SWAPPED] = swapped
         if (root := self._run_folder()) is not None:
-            placements.save_test(root, file, saved, self.fitness_words["unit"], self.settings())
+            placements.save_test(root, file, saved, self.fitness_labels["unit"], self.settings())
         burned = np.array([env.start * env.scenes[0].model.cells for env in self.held_out("test")])
         least, most = min(self._burned_in_fit, default=0.0), max(self._burned_in_fit, default=np.inf)
         if not least / ALIKE <= burned.mean() <= ALIKE * most:

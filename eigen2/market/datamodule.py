@@ -158,7 +158,7 @@ class MarketDataModule(RolloutDataModule):
             self.table_columns = (("turnover", "trading/turnover", 1.0),)
         unit = "log return less risk penalty, % a window" if rules.risk_aversion else "log return, % a window"
         shaped = rules.mode == "orders" and rules.reward == "shaped"
-        self.fitness_words = {"unit": "reward a window" if shaped else unit, "over": "agents"}
+        self.fitness_labels = {"unit": "reward a window" if shaped else unit, "over": "agents"}
         check_features(features)
         self.investable, self.benchmark, self.membership = investable, benchmark, membership
         self.indicators, self.features = list(indicators), list(features)

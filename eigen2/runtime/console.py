@@ -56,7 +56,7 @@ class GenerationReport(ProgressBar):
         """Print the model, the data and the folder of the run."""
         self._began, self._first, self._rss = time.monotonic(), trainer.current_epoch, rss_bytes()
         lines = {**trainer.datamodule.describe(), **pl_module.describe()}
-        lines |= {"fitness": trainer.datamodule.fitness_words["unit"], "writes to": str(trainer.default_root_dir)}
+        lines |= {"fitness": trainer.datamodule.fitness_labels["unit"], "writes to": str(trainer.default_root_dir)}
         total = _generations(trainer)
         if self._first:
             of = "" if total is None else f"of {total} "
@@ -128,7 +128,7 @@ class GenerationReport(ProgressBar):
         if not (metrics := pl_module.metrics):
             return
         fitness, generation = metrics["champion/validation_fitness"], metrics["champion/generation"]
-        unit = trainer.datamodule.fitness_words["unit"]
+        unit = trainer.datamodule.fitness_labels["unit"]
         champion = f"validation fitness {fitness:.1f} ({unit}), of generation {generation:.0f}"
         if math.isnan(generation):
             champion = "none yet: nothing was validated"

@@ -151,7 +151,7 @@ def _write_provenance(root: Path, module: Any) -> None:
         "seed": module.seed,
         **describe_run(),
         "data": module.data.describe(),
-        "fitness": dict(module.data.fitness_words),
+        "fitness": dict(module.data.fitness_labels),
         "settings": module.settings(),
     }
     _write(root / "run.json", json.dumps(_finite(record), indent=1, default=str, allow_nan=False) + "\n")

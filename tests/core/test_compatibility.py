@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from eigen2.core.compatibility import check_settings, flatten
+from eigen2.core.compatibility import flatten, require_same_settings
 from eigen2.errors import UserError
 from tests.runs import run
 
@@ -19,12 +19,12 @@ def test_differences_are_refused_with_both_values_or_logged_where_allowed(caplog
     assert saved["data.days"] == [1, 2]
     expected = r"other settings: data\.new none, now 2; data\.old 1, now none; model\.population_size 4, now 5; resume"
     with pytest.raises(UserError, match=expected):
-        check_settings(
+        require_same_settings(
             saved | {"data.new": None}, saved | {"data.new": 2, "data.old": None, "model.population_size": 5}
         )
-    check_settings(saved, saved)
+    require_same_settings(saved, saved)
     assert not caplog.records
-    check_settings(saved, saved | {"model.actor_lr": 1e-3})
+    require_same_settings(saved, saved | {"model.actor_lr": 1e-3})
     (record,) = caplog.records
     assert record.getMessage() == "resumed with other settings: model.actor_lr 0.0001, now 0.001"
 
@@ -50,7 +50,7 @@ SAVED = {
 def test_what_may_change_when_a_run_is_resumed(key: str, may_change: bool, caplog: pytest.LogCaptureFixture) -> None:
     saved = flatten(SAVED)
     with nullcontext() if may_change else pytest.raises(UserError, match=re.escape(key)):
-        check_settings(saved, {**saved, key: 7})
+        require_same_settings(saved, {**saved, key: 7})
     assert [key in message for message in caplog.messages] == [True] * may_change
 
 

@@ -212,7 +212,7 @@ def test_agents_act_in_parts_as_all_at_once(shared: bool, monkeypatch: pytest.Mo
     population = Population(Communicator(5), ProbeActor, ProbeCritic, seed=5, noise=0.3, shared=shared)
     population.average([0, 1], Communicator(5))
     own, common = {"x": normal(5, BATCH, 1)}, {"x": normal(1, BATCH, 1)}
-    monkeypatch.setattr("eigen2.erl.population.TOGETHER", 2)
+    monkeypatch.setattr("eigen2.erl.population.ACTING_AT_ONCE", 2)
     for inputs in (own, common):
         assert same(population.policy()(inputs), population.act(inputs))
     assert same(population.policy(with_mean=True)(common)[:5], population.act(common))

@@ -156,7 +156,7 @@ def test_vectorised_and_looped_equal_plain_modules_in_values_and_gradients(case:
     expected = one_by_one(make, rows, inputs)
     for over_agents in ("vmap", "loop", "lone")[: 3 if agents == 1 else 2]:
         if over_agents == "lone":
-            stacked.lone, stacked.over_agents = True, "broadcast"  # which these modules cannot
+            stacked.single_agent, stacked.over_agents = True, "broadcast"  # which these modules cannot
         else:
             stacked.over_agents = over_agents
         for got, right in zip(together(stacked, rows, inputs), expected, strict=True):

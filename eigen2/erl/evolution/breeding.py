@@ -48,32 +48,24 @@ def breed(
     context: EvolutionContext,
     communicator: Communicator,
 ) -> None:
-    """Overwrite the rows of replaced agents by those of their parents, then let operators change them.
+    """Overwrite the rows of replaced agents with the blend of their parents' rows, then apply the operators.
 
     `rows` holds this process's agents, by the names of `AgentRows`; `children` are those of all processes.
     """
-    fetched = []
-    names = {child.row: _inherited(child, rows) for child in children}
-    for inherits in dict.fromkeys(names.values()):
-        inherited = {name: rows[name] for name in inherits}
-        inheriting = [child for child in children if names[child.row] == inherits]
-        by_rank = [[c for c in inheriting if communicator.owner(c.row) == rank] for rank in range(communicator.world)]
-        parents = communicator.fetch(inherited, [parents_of(bred) for bred in by_rank], "parents")
-        fetched.append((by_rank[communicator.rank], parents))
-    for inheriting, parents in fetched:  # after all parents were read
-        for name, values in parents.items():
-            inherit(rows[name], inheriting, values, communicator.rows.start)
-    given = {child.row: (parents_of(bred), values) for bred, values in fetched for child in bred}
-    for child in children:
-        place = communicator.local_index(child.row)
-        if place is not None:
-            agent = {name: values[place] for name, values in rows.items()}
-            order, inherited = given[child.row]
-            own = [order.index(parent) for parent in child.parents]
-            parents = {name: those[own] for name, those in inherited.items()}
-            chance = generator(context.seed, Role.MUTATION, context.generation, child.row)
-            # read-only: rows change in place, and one put in its place would be lost
-            child.operator.apply(MappingProxyType(agent), parents, context, chance)
+    by_process = [[c for c in children if communicator.owner(c.row) == rank] for rank in range(communicator.world)]
+    own, wanted = by_process[communicator.rank], [parents_of(bred) for bred in by_process]
+    fetched = communicator.fetch(rows, wanted, "parents")  # copies, before any row is overwritten
+    place = {row: i for i, row in enumerate(wanted[communicator.rank])}
+    for name, values in fetched.items():
+        heirs = [child for child in own if name in _inherited(child, rows)]
+        inherit(rows[name], heirs, values[[place[row] for row in parents_of(heirs)]], communicator.rows.start)
+    for child in own:
+        agent = {name: values[child.row - communicator.rows.start] for name, values in rows.items()}
+        those = [place[row] for row in child.parents]
+        parents = {name: fetched[name][those] for name in _inherited(child, rows)}
+        rng = generator(context.seed, Role.MUTATION, context.generation, child.row)
+        # read-only: rows change in place, and one put in its place would be lost
+        child.operator.apply(MappingProxyType(agent), parents, context, rng)
 
 
 @torch.no_grad()

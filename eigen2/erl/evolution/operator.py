@@ -82,7 +82,7 @@ class Operator:
 
 @dataclass(frozen=True)
 class Child:
-    """What an agent is replaced by."""
+    """A replacement: the agent it overwrites, the operator that made it, its parents and their blend."""
 
     row: int
     operator: Operator

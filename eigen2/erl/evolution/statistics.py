@@ -14,7 +14,7 @@ from eigen2.erl.evolution.operator import Child, Operator
 ELITE = "elite"  # name of agents that no operator replaced
 SAMPLED_INPUTS = 64  # stored observations on which agents' actions are compared
 MOST_COMPARED = 64  # most agents compared: pairs grow quadratically, and every process receives the rows
-TOGETHER = 4  # agents that act at once, as the inputs of each are many times those of a step
+COMPARED_AT_ONCE = 4  # agents that act at once, as the inputs of each are many times those of a step
 
 
 def origins(operators: Sequence[Operator]) -> tuple[str, ...]:
@@ -104,6 +104,6 @@ def diversity_metrics(
     rows = communicator.fetch({"actor": actor.detach()}, [compared] * communicator.world, "actors to compare")["actor"]
     spread = math.nan
     if inputs is not None:
-        actions = torch.cat([network(part, inputs).float() for part in torch.split(rows, TOGETHER)])
+        actions = torch.cat([network(part, inputs).float() for part in torch.split(rows, COMPARED_AT_ONCE)])
         spread = float(actions.std(0, correction=0).mean())
     return {"diversity/weights": weight_diversity(rows), "diversity/actions": spread}

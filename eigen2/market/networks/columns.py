@@ -22,8 +22,9 @@ DRAWS = "draws"  # name of the input that breaks ties between orders
 RIDGE = "ridge"  # name of the input with the forecasts of a ridge regression
 MAX_SHARPNESS = 1e6  # a sharper softmax has no gradient left
 NEVER = -1e9  # below every pre-activation
-TRUST = 3.5  # initial weight of the ridge forecasts in an actor's sizes or scores, before the tanh
-PATIENCE = 1.0  # initial take-profits before the tanh, at 88 % of their range: positions run until agents learn better
+RIDGE_WEIGHT = 3.5  # initial weight of the ridge forecasts in an actor's sizes or scores, before the tanh
+# initial take-profits before the tanh, at 88 % of their range: positions run until agents learn better
+TAKE_PROFIT_BIAS = 1.0
 FORECAST_UNIT = 30.0  # of the ridge forecasts' weight in a critic, which optimizer steps of 0.001 else move too slowly
 
 
@@ -224,8 +225,8 @@ class ColumnActor(ColumnNetwork):
         self.head = Linear(hidden, sizes.action[-1])
         nn.init.uniform_(self.head.weight, -0.05, 0.05)
         nn.init.zeros_(self.head.bias)
-        nn.init.constant_(self.head.bias[1:], PATIENCE)
-        self.ridge = _ridge_layer(sizes, [TRUST] + [0.0] * (sizes.action[-1] - 1))
+        nn.init.constant_(self.head.bias[1:], TAKE_PROFIT_BIAS)
+        self.ridge = _ridge_layer(sizes, [RIDGE_WEIGHT] + [0.0] * (sizes.action[-1] - 1))
 
     def forward(self, inputs: Inputs) -> Tensor:
         """Return actions (batch, columns, 2 or 1) in [-1, 1]."""

@@ -15,7 +15,7 @@ RUIN = 1e-6  # share of the initial cash below which a log return no longer fall
 INTEGERS = ("window", "column", "entry_day", "exit_day", "reason")  # fields of a trade that are integers
 DUST = 1e-9  # share of the initial cash up to which a value is a rounding error, and no trade
 Capacity = Float[np.ndarray, " columns"] | None
-WHOLE_ERROR = 1e-6  # of a share, by which a number of shares may be below a whole one for rounding errors
+SHARE_TOLERANCE = 1e-6  # of a share, by which a number of shares may be below a whole one for rounding errors
 NEWTON_STEPS = 8
 COLUMNS = "window column entry_day entry_price exit_day exit_price reason coefficient shares gain_pct reward profit"
 TRADE = np.dtype([(name, np.int64 if name in INTEGERS else np.float64) for name in COLUMNS.split()])
@@ -195,7 +195,7 @@ class Accounts:
             return np.where(price > 0, stakes, 0)
         equity = self.equity[cell // self.columns]
         share = price.astype(np.float64) * (1 + side * self.side_cost)
-        money = np.floor(stakes * equity / share + WHOLE_ERROR) * share
+        money = np.floor(stakes * equity / share + SHARE_TOLERANCE) * share
         fills = (stakes > 0) & (money >= self.rules.min_order * equity)
         filled: np.ndarray = np.divide(money, equity, out=np.zeros_like(stakes), where=fills)
         return filled
@@ -264,7 +264,7 @@ class Accounts:
             wanted = wanted.clip(-most, most)
         if self.rules.whole_shares:
             count = np.divide(wanted, price, out=np.zeros_like(wanted), where=np.broadcast_to(trades, wanted.shape))
-            wanted = np.trunc(count + np.copysign(WHOLE_ERROR, count)) * price
+            wanted = np.trunc(count + np.copysign(SHARE_TOLERANCE, count)) * price
         change = wanted - own
         traded = np.abs(change).sum(-1, keepdims=True)
         cash -= change.sum(-1, keepdims=True) + self.side_cost * traded

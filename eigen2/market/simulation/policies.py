@@ -14,7 +14,7 @@ from torch import Tensor
 from eigen2.errors import UserError
 from eigen2.market.data.panel_rows import members, orderable
 from eigen2.market.evaluation.performance import YEAR
-from eigen2.market.simulation.account import WHOLE_ERROR, AccountRules, Capacity
+from eigen2.market.simulation.account import SHARE_TOLERANCE, AccountRules, Capacity
 from eigen2.market.simulation.base import CLOSE as LAST_CLOSE
 from eigen2.market.simulation.base import final_closes, last_valid, market_table
 from eigen2.market.simulation.rules import TradingRules
@@ -24,7 +24,7 @@ OPEN, CLOSE = 0, 3  # of the last axis of prices
 MOMENTUM_DAYS = 20
 MONTH_DAYS = 21
 COVARIANCE_DAYS = 252  # days of returns from which covariances are estimated
-SHARPEST = 100.0  # concentration at which scores in [-1, 1] give every weight down to e^-200 of the largest
+MAX_CONCENTRATION = 100.0  # concentration at which scores in [-1, 1] give every weight down to e^-200 of the largest
 HAS_SCIKIT_LEARN = find_spec("sklearn") is not None
 
 
@@ -56,7 +56,7 @@ def buy_and_hold(
         shares = np.minimum(shares, capacity[bought])
     shares /= paid
     if account.whole_shares:
-        shares = np.floor(shares + WHOLE_ERROR)
+        shares = np.floor(shares + SHARE_TOLERANCE)
     exposure = close @ shares
     growth = 1 + account.cash_rate_pct / (100 * YEAR)
     extra = [account.extra_commission(shares * price, rules).sum() for price in (entry, close[-1])]
@@ -136,7 +136,7 @@ def monthly(rules: TradingRules) -> TradingRules:
     """Return rules of the same fills and costs under which policies of `give_weights` rebalance once a month."""
     changed: dict[str, Any] = {
         "rebalance_days": MONTH_DAYS,
-        "concentration": SHARPEST,
+        "concentration": MAX_CONCENTRATION,
         "allow_short": False,
         "reward": "account",
     }
@@ -152,7 +152,7 @@ def give_weights(weights: Callable[[int], Float[np.ndarray, " columns"]]) -> Pol
     def policy(seen: dict[str, Tensor]) -> Tensor:
         weight = weights(int(seen["day"].flatten()[0]))
         with np.errstate(divide="ignore"):
-            score = 1 + np.log(weight / weight.max()) / SHARPEST
+            score = 1 + np.log(weight / weight.max()) / MAX_CONCENTRATION
         return torch.from_numpy(score.clip(-1))[:, None].expand(*seen["weight"].shape, 1)
 
     return policy

@@ -8,7 +8,8 @@ from eigen2.market.simulation.base import CLOSE, LEAST_SIZE, OPEN, market_table
 from eigen2.market.simulation.rules import TradingRules
 from eigen2.market.simulation.simulate import Prices
 
-FREE = 1e-12  # a delisting return that changes no price: one of 0 tells `market_table` to mark no delistings
+# a delisting return that changes no price: one of 0 tells `market_table` to mark no delistings
+NO_DELISTING_LOSS = 1e-12
 MOST_LOST = -0.9  # delisting return in place of lower ones, as all that is lost has no logarithm
 
 
@@ -19,7 +20,7 @@ def relative_returns(prices: Prices, rules: TradingRules) -> Float[np.ndarray, "
     was delisted meanwhile, to its last close and the return of a delisting, as in `market_table`, of which no more than
     90 % is lost. Columns that cannot be ordered on a day have none.
     """
-    market, held = market_table(prices, max(rules.delisting_return, MOST_LOST) or FREE), rules.holding_days
+    market, held = market_table(prices, max(rules.delisting_return, MOST_LOST) or NO_DELISTING_LOSS), rules.holding_days
     closed = ~np.isposinf(market[:, LEAST_SIZE]) & (market[:, CLOSE] > 0)
     log_open = np.log(market[:, OPEN].astype(np.float64))
     log_close = np.log(market[:, CLOSE].astype(np.float64), where=closed, out=np.full(closed.shape, np.nan))

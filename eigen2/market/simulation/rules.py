@@ -1,4 +1,4 @@
-"""What agents may do in the market and what it costs."""
+"""Trading rules and costs."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -21,7 +21,7 @@ EXCLUDED = -1e4  # in the softmax over columns; more than 2 x the largest `conce
 
 @dataclass
 class TradingRules:
-    """What agents may do and what it costs.
+    """Trading rules and costs.
 
     Target weights depend on `rebalance_days`, `concentration`, `allow_short`, `execution`, costs, `delisting_return`
     and `risk_aversion`; the other settings are those of orders.

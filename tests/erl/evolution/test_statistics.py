@@ -9,7 +9,7 @@ from eigen2.core.networks import StackedNetwork
 from eigen2.distributed.communicator import Communicator
 from eigen2.erl.evolution.operator import Child
 from eigen2.erl.evolution.statistics import (
-    TOGETHER,
+    COMPARED_AT_ONCE,
     bred_origins,
     diversity_metrics,
     operator_metrics,
@@ -74,7 +74,7 @@ def test_diversity_is_zero_among_equals_and_grows_with_distance() -> None:
     assert weight_diversity(torch.cat([row, -row])) == pytest.approx(2)
 
 
-@pytest.mark.parametrize("agents", [3, 2 * TOGETHER + 1])
+@pytest.mark.parametrize("agents", [3, 2 * COMPARED_AT_ONCE + 1])
 def test_the_diversity_of_actions_is_that_of_agents_one_by_one(agents: int) -> None:
     network = StackedNetwork(ProbeActor())
     chance = torch.Generator().manual_seed(0)

@@ -15,9 +15,9 @@ from eigen2.core.replay import rounded_action
 from eigen2.erl.heads import Heads
 from eigen2.market.networks.columns import (
     DRAWS,
-    PATIENCE,
     PORTFOLIO,
     ROOM,
+    TAKE_PROFIT_BIAS,
     Choice,
     ColumnActor,
     ColumnCritic,
@@ -140,7 +140,7 @@ def test_sizes_start_near_the_middle_and_take_profits_near_the_top_and_both_reac
         torch.manual_seed(0)
         size, take_profit = actor()(inputs).unbind(-1)
     assert 0 < size.abs().max() < 0.5
-    assert 0.4 < take_profit.min() < np.tanh(PATIENCE) < take_profit.max() < 0.95
+    assert 0.4 < take_profit.min() < np.tanh(TAKE_PROFIT_BIAS) < take_profit.max() < 0.95
     network = random_networks(actor, count=1)[0]
     actions = network({name: 100 * value for name, value in inputs.items()})
     assert 0.9 < actions.abs().max() <= 1
