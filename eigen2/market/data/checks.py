@@ -15,6 +15,7 @@ from eigen2.market.data.source import LISTED_DAYS
 
 PRICES = "PRICES"  # stands for the file of the table in a command
 SURVIVING = 0.95  # share of the tickers that trade to the end of a table of survivors
+MOST_STEP, LONGEST_BREAK = 3, 14  # days from a row to the next, the median and the largest, as of long holidays
 COVERED = 0.995  # share of the days of membership from which prices leave nothing out but halts
 
 Prices = Float32[np.ndarray, "days columns bars"]
@@ -60,6 +61,17 @@ def repair_lines(checks: Mapping[str, TickerCheck], file: str) -> list[str]:
         count = f"{len(basis)} of {len(checks)} tickers, first {basis[0]}"
         lines.append(f"closes of {count}, are adjusted, and their open, high and low are not: {repairs}")
     return lines
+
+
+def steps_line(dates: Shaped[np.ndarray, " days"]) -> str | None:
+    """Describe days that are not those of a daily table, None if they are: a row counts as a trading day."""
+    steps = np.diff(dates).astype("timedelta64[D]").astype(int)
+    if len(steps) and (median := np.median(steps)) > MOST_STEP:
+        return f"rows are {median:.0f} days apart: each counts as a trading day, of 252 a year; bring daily prices"
+    if len(steps) and steps.max() > LONGEST_BREAK:
+        first, last = (str(dates[steps.argmax() + more])[:10] for more in (0, 1))
+        return f"no prices between {first} and {last}: these days count as neighbours; bring the rest"
+    return None
 
 
 def survivors_line(prices: Prices, delisting_return: float, covered: float | None = None) -> str | None:

@@ -15,7 +15,7 @@ import pandas as pd
 from jaxtyping import Bool, Float, Float32, Shaped
 
 from eigen2.errors import UserError
-from eigen2.market.data.checks import PRICES, check_ticker, repair_lines
+from eigen2.market.data.checks import PRICES, check_ticker, repair_lines, steps_line
 from eigen2.market.data.panel_rows import PanelRows, member_days, select_rows, some
 from eigen2.market.data.source import PRICE_COLUMNS, VALUES, check_features, check_finite, usable_prices
 from eigen2.market.data.splits import Splits, window_starts
@@ -27,7 +27,6 @@ __all__ = ["FEATURES", "FeatureScale", "MarketPanel", "Splits", "build_panel", "
 log = logging.getLogger(__name__)
 
 MIN_OWN_VALUES = 60
-LONGEST_BREAK = 14  # calendar days without prices, as of holidays of a week or two
 MANY = 0.1  # share of the tickers; fewer have no value on most days by holes of their own
 LONG_DAYS = 126  # from which a ticker has closes enough for its features to be known on most of them
 STD_FLOOR = 1e-6
@@ -235,19 +234,10 @@ def build_panel(
         log.warning("%s", line)
     prices, covered = _with_members(prices, membership, tickers, rows.dates)
     valid = _normalise(normalised, scale)  # in place
-    _warn_of_steps(rows.dates)
+    if line := steps_line(rows.dates):
+        log.warning("%s", line)
     _warn_of_calendars(tickers, prices, valid)
     return MarketPanel(rows.dates, scale, normalised, valid, prices, traded_value, splits, covered)
-
-
-def _warn_of_steps(dates: Shaped[np.ndarray, " days"]) -> None:
-    """Warn if rows are not daily, or days are missing: a row counts as a trading day, of 252 a year."""
-    steps = np.diff(dates).astype("timedelta64[D]").astype(int)
-    if len(steps) and (median := np.median(steps)) > 3:
-        log.warning("rows are %d days apart: each counts as a trading day, of 252 a year; bring daily prices", median)
-    elif len(steps) and steps.max() > LONGEST_BREAK:
-        first, last = (str(dates[steps.argmax() + more])[:10] for more in (0, 1))
-        log.warning("no prices between %s and %s: these days count as neighbours; bring the rest", first, last)
 
 
 def _warn_of_calendars(

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from eigen2.market.data.checks import steps_line
 from eigen2.market.data.cleaning.inputs import Inputs
 from eigen2.market.data.cleaning.levels import Mask
 from eigen2.market.data.cleaning.policy import MEANINGS, Policy
@@ -87,6 +88,8 @@ class Report:
             lines.append(f"{self._bars:,} intraday bars made into daily ones")
         span = f"{len(self._days):,} days, {self._days[0]} to {self._days[-1]}"
         lines.append("{rows:,} rows, {tickers:,} tickers, ".format(**self.counts) + span)
+        if line := steps_line(self._days):
+            lines.append(line)
         present = {name: finding for name, finding in self.findings.items() if finding["rows"] or finding["changed"]}
         if not present:
             return "\n".join([*lines, "no defects"])

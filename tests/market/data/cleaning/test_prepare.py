@@ -269,5 +269,8 @@ def test_columns_that_are_left_out_are_named(tmp_path: Path) -> None:
     assert "left out 'mood', 'note': join them to the result by date and ticker" in str(report)
     assert [each["left_out"] for each in report.as_dict()["inputs"]] == [["mood", "note"], []]
     assert "left out" not in str(inspect([plain]))
+    assert "days apart" not in str(inspect([plain]))
+    prices[prices["date"].dt.day_of_week == 0].to_parquet(tmp_path / "weekly.parquet", index=False)
+    assert "rows are 7 days apart" in str(inspect([tmp_path / "weekly.parquet"]))
     prices.assign(CFACPR=1.0, note="text").to_csv(own)
     assert "left out 'CFACPR': divide prices by cfacpr and multiply volumes by cfacshr before" in str(inspect([own]))
