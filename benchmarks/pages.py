@@ -102,25 +102,23 @@ def spread(values: Sequence[float], form: str = ",.1f") -> str:
 def where(figures: Figures, *commits: str) -> str:
     """Return the processors, threads and commits of the rows of figures, or those of the command if there are none.
 
-    `commits` are those of figures that do not keep their rows. Of rows that do not say where they were measured, the
-    processor is that of the command which wrote the figures.
+    `commits` are those of figures that do not keep their rows. It says of how many rows what is not known.
     """
     machine = figures["machine"]
     command = {**machine, "processor": machine["machine"]}
     kept = [row for rows in figures.get("runs", {}).values() for row in rows]
-    rows = [{"dirty": False, **row} for row in kept] or [{**command, "commit": each} for each in commits] or [command]
+    rows = kept or [{**command, "commit": each} for each in commits] or [command]
     measured = [{name: row.get(name, command.get(name)) for name in MEASURED_ON} for row in rows]
-    processors = " and ".join(sorted({row["processor"] for row in rows if "processor" in row}))
-    if untold := sum("processor" not in row for row in rows):
-        what = f"of the command that wrote the figures; {untold} rows name neither it nor changes of the code"
-        wrote = f"{machine['machine']} ({what})"
-        processors = f"{processors} and {wrote}" if processors else wrote
+    processors = " and ".join(sorted({row["processor"] for row in measured}))
     threads = " or ".join(map(str, sorted({row["threads"] for row in measured if row["threads"]})))
     changed = {True: " with changes", False: "", None: ", with or without changes"}
-    code = ", ".join(sorted({f"{str(row['commit'])[:7]}{changed[row['dirty']]}" for row in measured}))
+    code = ", ".join(sorted({f"{str(row['commit'])[:7]}{changed[row.get('dirty', False)]}" for row in rows}))
     gpu = f", {machine['accelerator']}" if machine.get("accelerator") else ""
     used = f" with {threads} thread{'s' * (threads != '1')}" if threads else ""
-    return f"{processors}, {machine['cores']} cores{gpu}, torch {machine['torch']}{used}, commit {code}"
+    place, code_of = (sum(name not in row for row in rows) for name in ("processor", "dirty"))
+    notes = f"; {place} of {len(rows)} rows do not say on which processor: this is the command's" * (place > 0)
+    notes += f"; {code_of} of {len(rows)} do not say whether the code had changes" * (code_of > 0)
+    return f"{processors}, {machine['cores']} cores{gpu}, torch {machine['torch']}{used}, commit {code}{notes}"
 
 
 def machines(names: Sequence[str], *figures: Figures) -> str:

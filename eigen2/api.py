@@ -58,11 +58,19 @@ class Result:
     module: ERLModule
     data: MarketDataModule
     folder: Path
-    _metrics: bytes = b""  # contents of metrics.csv, by which a run is found that another moved
+    _metrics: bytes = b""  # contents of metrics.csv, with which those of the run begin wherever it is; none if unknown
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the folder alone; the copy is opened there."""
         return Result.open, (str(self.run_folder),)
+
+    def __copy__(self) -> Result:
+        """Return the result itself, whose parts do not change."""
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Result:
+        """Return the result itself, whose parts do not change."""
+        return self
 
     @property
     def run_folder(self) -> Path:
@@ -71,10 +79,12 @@ class Result:
         Raises:
             UserError: the run is no longer there as it was.
         """
+        if not self._metrics:
+            return self.folder
         for folder in (self.folder, *sorted(self.folder.glob("earlier/*"))):
-            if _read_metrics(folder) == self._metrics:
+            if _read_metrics(folder).startswith(self._metrics):
                 return folder
-        raise UserError(f"the run in {self.folder} is not there any more, or was resumed; open it by Result.open")
+        raise UserError(f"the run in {self.folder} is not there any more; open it where it is by Result.open")
 
     @classmethod
     def open(cls, folder: str | Path) -> Result:

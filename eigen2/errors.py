@@ -3,7 +3,7 @@
 import math
 import re
 from collections.abc import Mapping
-from numbers import Real
+from numbers import Integral, Real
 from typing import Literal, get_args, get_origin, get_type_hints
 
 OUT_OF_MEMORY = 3  # exit code of a run stopped by `callbacks.MemoryBudget`
@@ -101,7 +101,7 @@ def require_range(
 
 def require_whole(name: str, value: object) -> None:
     """Raise a UserError unless a value is an integer."""
-    if not isinstance(value, int):
+    if not isinstance(value, Integral):
         raise UserError(f"{name} is {value}; it must be a whole number")
 
 

@@ -202,13 +202,10 @@ def fit_side(task: Task, settings: Settings, folder: Path, duel: Duel) -> Row:
 
 
 def side_figures(measured: Mapping[Task, Row], duel: Duel) -> Figures:
-    """Return the runs of both sides, and the median ratios over seeds of speeds and of CPU time, theirs over ours."""
+    """Return the runs of both sides, and the median over seeds of the ratio of our speed to theirs."""
     pairs = [[measured[Task(side, seed)] for side in SIDES] for seed in {task.seed for task in measured}]
-    ratios = {
-        "ratio": median(ours["steps_per_s"] / theirs["steps_per_s"] for ours, theirs in pairs),
-        "cpu_ratio": median(theirs["cpu_ms"] / ours["cpu_ms"] for ours, theirs in pairs),
-    }
-    return {"settings": asdict(duel), **rows_by_case(measured), **ratios}
+    ratio = median(ours["steps_per_s"] / theirs["steps_per_s"] for ours, theirs in pairs)
+    return {"settings": asdict(duel), **rows_by_case(measured), "ratio": ratio}
 
 
 def duel_table(figures: Figures) -> str:

@@ -15,7 +15,8 @@ PUBLISHED = {"HalfCheetah-v5": 10_201.0, "Hopper-v5": 3_472.0, "Walker2d-v5": 3_
 """Returns of TD3 after a million steps on older versions of the tasks: tianshou f240205, ten seeds."""
 PARITY = {"HalfCheetah-v5": (9_600, 10_200), "Hopper-v5": (3_100, 3_600), "Walker2d-v5": (3_900, 4_700)}
 """Where those of its paper, CleanRL, tianshou and the RL Baselines3 Zoo lie, rounded."""
-PARITY_TASKS, PARITY_SEEDS = 2, 3  # tasks that suffice on which TD3 is not below them, of so many seeds
+SEEDS = 3  # of every arm on a task, and of parity
+PARITY_TASKS = 2  # tasks that suffice on which TD3 is not below them
 GOAL = 300.0  # validation fitness on Swimmer
 DRAWS = 1000  # bootstrap samples of a point of the picture
 RATIO = "mean over tasks of the ratio of mean returns to {}'s"
@@ -44,12 +45,23 @@ def interquartile(values: np.ndarray) -> Interval:
 
 
 def compared(figures: Figures) -> Runs:
-    """Return the rows by arm and task, of the seeds that all arms have, and of the tasks with the most of these."""
+    """Return the rows by arm and task, of the seeds that all arms have on all tasks that have `SEEDS` of these.
+
+    If no task has so many, those with the most are compared.
+    """
     runs = by_arm(figures)
-    seeds = {env_id: min(len(tasks.get(env_id, ())) for tasks in runs.values()) for env_id in next(iter(runs.values()))}
-    most = max(seeds.values())
-    complete = [env_id for env_id, count in seeds.items() if count == most]
-    return {arm: {env_id: tasks[env_id][:most] for env_id in complete} for arm, tasks in runs.items()}
+    arms = [*runs.values()]
+    common = {
+        env_id: set.intersection(*({row["seed"] for row in tasks.get(env_id, ())} for tasks in arms))
+        for env_id in arms[0]
+    }
+    least = min(SEEDS, max(map(len, common.values())))
+    complete = [env_id for env_id, seeds in common.items() if len(seeds) >= least]
+    seeds = set.intersection(*(common[env_id] for env_id in complete))
+    return {
+        arm: {env_id: [row for row in tasks[env_id] if row["seed"] in seeds] for env_id in complete}
+        for arm, tasks in runs.items()
+    }
 
 
 def mujoco_table(figures: Figures) -> str:
@@ -69,6 +81,8 @@ def mujoco_table(figures: Figures) -> str:
     statistics = {f"the same over that of {first}": interquartile_ratio, RATIO.format(first): mean_ratio}
     for title, ratio in statistics.items():
         of_published = {arm: each / published for arm, each in returns.items()}
+        if ratio is mean_ratio and (returns[first] <= 0).any():
+            continue  # of a mean near or below 0 a ratio means nothing
         ratios = {arm: ratio(of_published[arm], of_published[first], np.random.default_rng(0)) for arm in others}
         found = {first: "1", **{arm: shown(each, ".2f", seeds) for arm, each in ratios.items()}}
         lines.append({"task": title, "found": found})
@@ -80,18 +94,19 @@ def parity_table(figures: Figures) -> str:
     columns = {"": "{task}", "eigen2's TD3": "{found}", "each seed": "{each}"}
     columns |= {"published, ten seeds": "{published:,.0f}", "four implementations": "{parity}", "so": "{verdict}"}
     (tasks,) = by_arm(figures).values()
-    lines, reached = [], 0
+    lines, reached, judged = [], 0, 0
     for env_id, rows in tasks.items():
         returns, (low, high) = last_returns(rows), PARITY[env_id]
         mean = interquartile(returns[None])
-        reached += mean.mean >= low
+        reached += len(rows) >= SEEDS and mean.mean >= low
+        judged += len(rows) >= SEEDS
         verdict = "below" if mean.mean < low else "above" if mean.mean > high else "within"
         found = {"found": shown(mean, ",.0f", len(rows)), "each": spread(returns.tolist(), ",.0f"), "verdict": verdict}
         lines.append({"task": env_id, **found, "published": PUBLISHED[env_id], "parity": f"{low:,} to {high:,}"})
-    verdict = "parity" if reached >= PARITY_TASKS else "no parity yet"
-    if min(map(len, tasks.values())) < PARITY_SEEDS:
-        verdict = f"no verdict below {PARITY_SEEDS} seeds"
-    text = f"{amount_text(by_arm(figures))}: within or above on {reached} of {len(tasks)} tasks, {verdict}."
+    verdict = f"on a par on {reached} of {len(tasks)} tasks, {'parity' if reached >= PARITY_TASKS else 'no parity yet'}"
+    if judged < PARITY_TASKS:
+        verdict = f"no verdict below {SEEDS} seeds"
+    text = f"{amount_text(by_arm(figures))}: {verdict}."
     return f"{PICTURE.format('parity')}{table(columns, lines)}\n\n{text}"
 
 
@@ -132,7 +147,8 @@ def summary(row: Row) -> Row:
 
 def draw(path: Path, figures: Figures) -> None:
     """Draw the interquartile mean of every arm over environment steps with its interval, a panel for each task."""
-    runs = compared(figures)
+    runs = by_arm(figures)
+    runs = compared(figures) if len(runs) > 1 else runs
     env_ids = [*next(iter(runs.values()))]
     figure = Figure(figsize=(9, 3.5), facecolor="white", layout="constrained")
     FigureCanvasAgg(figure)

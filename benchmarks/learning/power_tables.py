@@ -49,7 +49,7 @@ def power_table(rules: Figures, learned: Figures | None = None) -> str:
     rows = [
         {
             **line,
-            **{name: "" if line[name] is None else f"{line[name]:.0f} %" for name in shown},
+            **{name: "" if line[name] is None else f"{line[name]:z.0f} %" for name in shown},
             "ic": {name: np.mean([row["ic"][name] for row in line["own"]]) for name in SCORES},
         }
         for line in lines(rules, learned)
@@ -96,7 +96,7 @@ def draw(path: Path, rules: Figures, learned: Figures) -> None:
             parts = [found[Cell(coefficient, columns, days)][method] for coefficient in COEFFICIENTS]
             axis.semilogx(COEFFICIENTS, np.array(parts, float), marker=marker, markersize=4, label=label)
         axis.axhline(100, linestyle="--", color="#AAAAAA", label="Kalman filter")
-        axis.set(title=f"{columns} columns, {days:,} days", ylim=(-50, 130))
+        axis.set(title=f"{columns} columns, {days:,} days", ylim=(-50, 150))
         axis.set_xticks(COEFFICIENTS, [f"{coefficient:g}" for coefficient in COEFFICIENTS])
         axis.minorticks_off()
         axis.grid(visible=True, color="#DDDDDD")

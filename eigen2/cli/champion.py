@@ -47,7 +47,7 @@ OPTIONS: dict[str, dict[str, Option]] = {
     "export": {
         "output": (str, "champion-export", "Folder to write to, created if missing."),
         "sign": (str | None, None, "SSH key to sign the champion with; writes champion.json.sig beside it."),
-        "onnx": (bool, False, "Also write the actor as an ONNX graph, actor.onnx (needs eigen2[onnx])."),
+        "onnx": (bool, False, "Also write the actor as an ONNX graph, actor.onnx (needs the extra onnx)."),
     },
 }
 

@@ -1,6 +1,7 @@
 """The settings of a checkpoint's fit, which `validate` and `test` take unless the command line names others."""
 
 import copy
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
 from inspect import isclass
@@ -19,6 +20,7 @@ from eigen2.runtime.run_folder import find_checkpoint
 from eigen2.runtime.yaml_files import read_yaml, yaml_line
 
 ROOT = "trainer.default_root_dir"
+KEPT = re.compile(r"[0-9a-f]{16}\.parquet")  # names of the tables that `eigen2.fit` keeps
 
 
 def given(args: Sequence[str], key: str) -> Any:
@@ -78,11 +80,12 @@ def _with_settings(args: Sequence[str], config: dict[str, Any] | None, file: Pat
     elif given(args, "data.synthetic") is not None or any(arg.startswith("--data.synthetic.") for arg in args):
         data["path"] = None
     elif (prices := data.get("path")) is not None and not Path(prices).exists():
-        # `eigen2.fit` keeps a DataFrame in the folder of the run, which may have moved
-        kept = file.parent.parent / "prices" / Path(prices).name
-        if not kept.is_file():
+        # `eigen2.fit` keeps a DataFrame in the folder of the run, which may have moved, or in that of `earlier`
+        name, folders = Path(prices).name, (file.parents[1], *file.parents[3:4])
+        kept = [folder / "prices" / name for folder in folders if (folder / "prices" / name).is_file()]
+        if not (kept and KEPT.fullmatch(name)):
             raise UserError(f"the fit read prices from {prices}, which does not exist here; give --data.path")
-        data["path"] = str(kept)
+        data["path"] = str(kept[0])
     counted = [span for span in ("validation", "holdout") if given(args, f"data.{span}_days") is not None]
     data |= dict.fromkeys(f"{span}_from" for span in counted)  # the fit's dates would count in their place
     config["trainer"] = {"precision": config["trainer"]["precision"]}

@@ -35,7 +35,7 @@ def make_parser(command: str = "sweep") -> Parser:
     parser = Parser(
         prog=f"python -m eigen2.cli {command}",
         description="Run fit with settings chosen by Optuna to maximize the champion's validation fitness (needs "
-        "eigen2[sweep]). The same command resumes a sweep that was stopped or killed.",
+        "the extra sweep). The same command resumes a sweep that was stopped or killed.",
     )
     parser.add_argument("--config", type=str, required=True, help="Configuration of fit shared by all trials.")
     space = "YAML file of full keys of fit, each with {low, high}, optionally log: true or step, or with {choices}."

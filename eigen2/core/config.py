@@ -39,7 +39,8 @@ def plain_values(value: Any) -> Any:
 
 def to_config(value: object) -> Any:
     """Return a setting as a value of YAML: a dataclass becomes a group of keys, what has no such form its text."""
-    value = plain_values(value)
+    if isinstance(value, np.generic | np.ndarray | datetime.date):
+        value = plain_values(value)
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, Mapping):

@@ -31,7 +31,7 @@ RANGES: dict[str, dict[str, float]] = {
     "noise_decay": {"above": 0, "most": 1},
     "noise_min": {"least": 0},
 }
-WHOLE = ("population_size", "gradient_steps", "accumulate", "validate_every")
+WHOLE = ("population_size", "gradient_steps", "accumulate", "validate_every", "learners")
 
 
 def check_settings(settings: Mapping[str, Any]) -> None:
@@ -40,7 +40,8 @@ def check_settings(settings: Mapping[str, Any]) -> None:
         if settings[name] is not None or name != "gamma":
             require_range(f"model.{name}", settings[name], **limits)
     for name in WHOLE:
-        require_whole(f"model.{name}", settings[name])
+        if settings[name] is not None:
+            require_whole(f"model.{name}", settings[name])
     if settings["learners"] is not None:
         require_range("model.learners", settings["learners"], least=1, most=settings["population_size"])
     if settings["representation"] not in ("own", "shared"):

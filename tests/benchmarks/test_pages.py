@@ -58,8 +58,8 @@ def test_a_page_says_where_every_row_was_measured() -> None:
     old, new = {"commit": "a" * 40}, {"processor": "EPYC", "threads": 1, "commit": "b" * 40, "dirty": False}
     assert where({"machine": command}) == "Xeon, 2 cores, torch 2 with 2 threads, commit ccccccc with changes"
     both = (
-        "EPYC and Xeon (of the command that wrote the figures; 1 rows name neither it nor changes of the code), "
-        "2 cores, torch 2 with 1 or 2 threads, commit aaaaaaa, bbbbbbb"
+        "EPYC and Xeon, 2 cores, torch 2 with 1 or 2 threads, commit aaaaaaa, bbbbbbb; 1 of 3 rows do not say on which "
+        "processor: this is the command's; 2 of 3 do not say whether the code had changes"
     )
-    assert where({"machine": command, "runs": {"case": [new, old]}}) == both
+    assert where({"machine": command, "runs": {"case": [new, old, {**old, "processor": "EPYC"}]}}) == both
     assert where({"machine": {**command, "dirty": None}}, old["commit"]).endswith("aaaaaaa, with or without changes")

@@ -231,6 +231,19 @@ def test_networks_of_other_kinds_train_as_they_do_alone(make: Callable[[], nn.Mo
     assert torch.backends.mha.get_fastpath_enabled()
 
 
+class Random(nn.Module):
+    """Draws random numbers, which a resume would not repeat."""
+
+    def forward(self, steps: Tensor) -> Tensor:
+        return (steps + torch.rand(4)).sum((1, 2))
+
+
+def test_a_network_that_draws_random_numbers_is_refused() -> None:
+    stacked = StackedNetwork(Random())
+    with pytest.raises(RuntimeError, match="random"):
+        stacked({"unused": torch.zeros(AGENTS, 1)}, normal(AGENTS, BATCH, 3, 4))
+
+
 def test_a_network_with_buffers_is_refused_in_one_line() -> None:
     with pytest.raises(
         UserError, match=r"^network Sequential has buffers \(1.running_mean, 1.running_var.*LayerNorm.*$"

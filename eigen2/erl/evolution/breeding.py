@@ -1,7 +1,6 @@
 """Carry out a plan of evolution on the rows of a population and of its optimizer."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from types import MappingProxyType
 
 import torch
 from torch import Tensor
@@ -12,6 +11,15 @@ from eigen2.erl.evolution.operator import Child, EvolutionContext, Operator
 from eigen2.erl.evolution.selection import plan, ranking_of
 from eigen2.erl.evolution.statistics import bred_origins, operator_metrics, parents_fitness
 from eigen2.erl.population import Population
+from eigen2.errors import UserError
+
+
+class _Rows(dict[str, Tensor]):
+    """An agent's rows, which change in place: a tensor put in the place of one would be lost."""
+
+    def __setitem__(self, name: str, value: Tensor) -> None:
+        if value is not self[name]:  # as it is after agent[name] *= 2
+            raise UserError(f"an operator's apply puts a new tensor in the place of {name!r}; change it in place")
 
 
 def parents_of(children: Iterable[Child]) -> list[int]:
@@ -64,8 +72,7 @@ def breed(
         those = [place[row] for row in child.parents]
         parents = {name: fetched[name][those] for name in _inherited(child, rows)}
         rng = generator(context.seed, Role.MUTATION, context.generation, child.row)
-        # read-only: rows change in place, and one put in its place would be lost
-        child.operator.apply(MappingProxyType(agent), parents, context, rng)
+        child.operator.apply(_Rows(agent), parents, context, rng)
 
 
 @torch.no_grad()

@@ -73,7 +73,5 @@ def guess_thousands(sep: str, decimal: str, is_given: bool, rows: Iterable[Seque
     """
     if decimal == ",":
         return "."
-    cells = {cell.strip() for row in rows for cell in row}
-    point = any(DECIMAL_POINT.fullmatch(cell) and not THOUSANDS.fullmatch(cell) for cell in cells)
-    both = any(DECIMAL_POINT_AND_THOUSANDS.fullmatch(cell) for cell in cells)
-    return "," if sep == "," or is_given or point or both else ""
+    both = any(DECIMAL_POINT_AND_THOUSANDS.fullmatch(cell.strip()) for row in rows for cell in row)
+    return "," if sep == "," or is_given or both else ""

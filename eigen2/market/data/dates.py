@@ -29,9 +29,11 @@ HOUR_SECONDS, DAY_SECONDS = 3600, 24 * 3600
 # no zone is further east: its midnight is 11:00 UTC of the day before
 EARLIEST_MIDNIGHT = 11 * HOUR_SECONDS
 FRIDAY, SUNDAY = 4, 6
+LONDON_SUMMER = 23 * HOUR_SECONDS  # its midnight, in UTC
 ZONE_SECONDS = 900  # zones differ by quarters of an hour
-MOST_TIMES = 8  # times of day of daily bars; there are more of intraday ones
+MOST_TIMES, MOST_A_DAY = 8, 3  # times of day of daily bars, in all and on a day, of a few zones; more are intraday
 FEW_BARS = 5  # whose weekdays tell nothing
+YEAR_SECONDS = 366 * DAY_SECONDS
 
 Stamps = Shaped[np.ndarray, " rows"]
 
@@ -86,6 +88,9 @@ def guess_dates(columns: Callable[[], Iterator[pa.Array]], given: str | None, wh
         stamps = np.union1d(stamps, plain.parse(column).dropna().to_numpy("datetime64[s]").astype(np.int64))
         if len(np.unique(stamps % DAY_SECONDS)) > MOST_TIMES:
             return plain
+        is_year = len(stamps) > 0 and stamps[-1] - stamps[0] > YEAR_SECONDS  # summer and winter are known
+        if is_year and not (stamps % DAY_SECONDS >= EARLIEST_MIDNIGHT).any():
+            return plain
     return DateFormat(plain.text, _eastern_hours(stamps, where))
 
 
@@ -100,10 +105,14 @@ def _has_times(column: pa.Array, text: str) -> bool:
 def _eastern_hours(stamps: Int64[np.ndarray, " stamps"], where: str) -> float:
     """Return the hours to add to times of which some are midnights of zones to the east; 0 if none is."""
     times = stamps % DAY_SECONDS
+    if len(stamps) > MOST_A_DAY * len(np.unique(stamps // DAY_SECONDS)):
+        return 0.0
     late = np.unique(times[times >= EARLIEST_MIDNIGHT]).tolist()
     # 1970-01-01 was a Thursday
     weekdays = {time: np.bincount((stamps[times == time] // DAY_SECONDS + 3) % 7, minlength=7) for time in late}
     known = {time: counts for time, counts in weekdays.items() if counts.sum() >= FEW_BARS}
+    if late == [LONDON_SUMMER] and not weekdays[LONDON_SUMMER][FRIDAY : FRIDAY + 2].any() and (times == 0).any():
+        return 1.0  # however few its bars of summer are
     midnights = [
         time for time, counts in known.items() if time % ZONE_SECONDS == 0 and 2 * counts[FRIDAY] < counts[SUNDAY]
     ]

@@ -234,8 +234,8 @@ def build_panel(
         log.warning("%s", line)
     prices, covered = _with_members(prices, membership, tickers, rows.dates)
     valid = _normalise(normalised, scale)  # in place
-    if line := steps_line(rows.dates):
-        log.warning("%s", line)
+    if (steps := steps_line(rows.dates)) is not None:
+        log.warning("%s", steps)
     _warn_of_calendars(tickers, prices, valid)
     return MarketPanel(rows.dates, scale, normalised, valid, prices, traded_value, splits, covered)
 

@@ -19,11 +19,6 @@ class Interval(NamedTuple):
     low: float
     high: float
 
-    @property
-    def side(self) -> int:
-        """Return 1 or -1 if the whole interval lies above or below 0, else 0; 0 if it has no width."""
-        return 0 if self.low == self.high else int(self.low > 0) - int(self.high < 0)
-
 
 def over_days(
     values: np.ndarray, generator: np.random.Generator, draws: int = DRAWS, block_days: float = BLOCK_DAYS

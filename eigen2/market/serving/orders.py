@@ -133,9 +133,9 @@ class _Writer:
             rows.append(self._waiting(action[:, 0], orderable & (day.observation["held_days"][0, 0].numpy() == 0)))
         for column, price in zip(fills.cell.tolist(), fills.price.tolist(), strict=True):
             size, target_pct = action[column].tolist()
-            aim = price * (1 + math.copysign(target_pct, size) / 100)
+            target_price = price * (1 + math.copysign(target_pct, size) / 100)
             row = {"ticker": self.tickers[column], "size": size, "target_pct": target_pct}
-            self.held[column] = {**row, "target_price": aim, "entry": price, "days_held": 0}
+            self.held[column] = {**row, "target_price": target_price, "entry": price, "days_held": 0}
         for position in self.held.values():
             position["days_held"] += 1
         unfilled = {column: self.unfilled for column in np.setdiff1d(ordered[stakes > 0], fills.cell)}

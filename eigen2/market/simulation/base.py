@@ -114,7 +114,7 @@ def exit_prices(
 ) -> tuple[Bool[np.ndarray, "..."], Float32[np.ndarray, "..."]]:
     """Return whether positions reach their take-profits, and their exit prices.
 
-    These are the open of positions that are overdue, or have no close.
+    These are the open for positions that are overdue or have no close, else the take-profit or better, else the close.
     Prices of short sales are negative, as are their take-profits.
     """
     first = (overdue | np.isinf(bars[LEAST_SIZE])) & ~np.isnan(bars[OPEN])

@@ -4,6 +4,7 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Collection, Sequence
+from contextlib import nullcontext
 from itertools import pairwise
 from typing import Any
 
@@ -247,6 +248,22 @@ def test_an_operator_gets_its_own_parents_rows_in_their_order() -> None:
     breed(rows, children, context([2]), Communicator(6))
     expected = [old[0], 2 * old[4] + old[2] + old[5], old[0], 2 * old[2], old[4], 2 * old[1] + old[4]]
     torch.testing.assert_close(rows["actor"], torch.stack(expected))
+
+
+def test_a_row_changes_in_place_alone() -> None:
+    class Own(Elitism):
+        def apply(
+            self, agent: AgentRows, parents: AgentRows, context: EvolutionContext, generator: np.random.Generator
+        ) -> None:
+            agent["actor"] *= 2  # type: ignore[index]
+            if self.share:
+                agent["actor"] = agent["actor"] * 2  # type: ignore[index]
+
+    for share, rows in ((0.0, torch.ones(2, 3)), (0.5, torch.ones(2, 3))):
+        child = Child(1, Own(share), (0,))
+        with nullcontext() if not share else pytest.raises(UserError, match="in the place of 'actor'; change it in pl"):
+            breed({"actor": rows}, [child], context(), Communicator(2))
+        assert rows.tolist() == [[1.0] * 3, [2.0] * 3]
 
 
 @pytest.mark.parametrize("poison", [math.inf, -math.inf, math.nan])

@@ -84,6 +84,13 @@ def test_a_comma_among_semicolons_may_be_decimal(tmp_path):
         read_row(path)
 
 
+def test_a_time_with_a_point_is_no_decimal_mark(tmp_path):
+    path = tmp_path / "A.csv"
+    path.write_text("date;time;close\n31.01.2020;17.30;1,085\n")
+    with pytest.raises(UserError, match="column 'close' that are no numbers, first '1,085'"):
+        read_row(path)
+
+
 def test_dollars_and_nasdaqs_names(tmp_path):
     path = tmp_path / "A.csv"
     path.write_text("Date,Close/Last,Volume,Open,High,Low\n01/31/2020,$12.5,100,$12,$13,$11\n")

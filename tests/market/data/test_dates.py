@@ -118,8 +118,34 @@ def test_what_is_no_midnight_of_another_zone():
         *(pd.date_range(f"2020-01-05 {time}", periods=16) for time in ("16:00", "23:59:59")),
         pd.date_range("2020-01-05 16:00", periods=4),
         pd.date_range("2020-01-05", periods=99, freq="h"),
+        # foreign exchange in New York's time, from a Sunday evening to a Friday
+        pd.DatetimeIndex(
+            [
+                each
+                for week in range(9)
+                for each in pd.date_range("2020-01-05 17:00", periods=30, freq="4h") + pd.Timedelta(weeks=week)
+            ]
+        ),
     ):
         assert guess(stamps) == DateFormat()
+
+
+def test_the_first_midnights_of_a_summer():
+    days = pd.bdate_range("2023-11-01", "2024-04-03")  # summer time began on Sunday, 31 March
+    stamps = days.tz_localize("Europe/London").tz_convert("UTC").tz_localize(None)
+    assert guess(stamps).parse(pa.array(stamps)).dt.normalize().tolist() == days.tolist()
+
+
+def test_a_year_without_late_times_is_enough():
+    read = []
+
+    def columns():
+        for year in range(5):
+            read.append(year)
+            yield pa.array(pd.bdate_range(f"{2010 + 2 * year}-01-01", periods=400))
+
+    assert guess_dates(columns, None, "'p.csv'") == DateFormat()
+    assert max(read) == 0
 
 
 def test_midnights_of_several_zones_in_one_file():

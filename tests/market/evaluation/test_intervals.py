@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from eigen2.market.evaluation.intervals import Interval, over_days, over_trainings, stationary_days, student_tail
+from eigen2.market.evaluation.intervals import over_days, over_trainings, stationary_days, student_tail
 
 
 @pytest.mark.parametrize("block_days", [1.0, 5.0, 20.0])
@@ -40,10 +40,6 @@ def test_tails_are_student_s(freedom: float) -> None:
     for t in (-2.0, 0.0, 0.5, 3.0):
         assert student_tail(t, freedom) == pytest.approx(stats.t.sf(t, freedom), abs=1e-6)
     assert np.isnan(student_tail(np.nan, freedom))
-
-
-def test_sides() -> None:
-    assert [Interval(0, *bounds).side for bounds in ((1, 2), (-1, 2), (-2, -1), (0, 1), (1, 1))] == [1, 0, -1, 0, 0]
 
 
 @pytest.mark.parametrize("trainings", [2, 3, 5, 30])

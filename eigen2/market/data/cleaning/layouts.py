@@ -32,6 +32,7 @@ CLOSE_ONLY = ["open", "high", "low"]
 FIELDS_OF_ONE_TICKER = {"high", "close", "volume", ADJ_CLOSE}
 
 BATCH_ROWS = 250_000
+SEVERAL_TICKERS = 0.1  # share of the dates with several names from which these are tickers
 # wide Parquet is read some tickers at a time: one page of every column at once may be the whole file
 PARQUET_TICKERS = 64
 
@@ -103,14 +104,18 @@ class Input:
             raise UserError(f"{self._file.where} has a header but no rows of prices: write one row for each date")
 
     def _refuse_several_tickers(self) -> None:
-        """Raise a UserError if a column that is not read has several names on one date: those of tickers."""
+        """Raise a UserError if a column that is not read has several names on many dates, which recur: tickers."""
+        if self._date.time is not None:
+            return
         index = self._file.header.index
         others = [*self._others, *([] if index in (None, self._date.position) else [index])]
         for batch in self._file.raw_batches([self._date.position, *others], [], BATCH_ROWS):
             date, *columns = (batch[position].to_pandas() for position in (self._date.position, *others))
             for position, values in zip(others, columns, strict=True):
-                names = values[pd.to_numeric(values.astype(object), errors="coerce").isna()]
-                if (names.astype(object).groupby(date.astype(object)).nunique() > 1).any():
+                texts = values.astype(object).fillna("").astype(str).str.strip()
+                names = texts[(texts != "") & pd.to_numeric(texts, errors="coerce").isna()]
+                several = names.groupby(date.astype(object)).nunique() > 1
+                if several.sum() > SEVERAL_TICKERS * len(several) and 2 * names.nunique() <= len(names):
                     name = quoted(self._file.header.names[position])
                     raise UserError(
                         f"{self._file.where} has several rows a day, which differ in column {name}: name it ticker, or "

@@ -39,6 +39,7 @@ LONGEST_GAP = np.timedelta64(30, "D")
 # a price that changes by two ticks has not left its level: cents, of a penny stock; less where prices change by less
 TICKS, CENT = 2.01, 0.01
 STEP_QUANTILE = 0.1  # of a ticker's changes, which a tick is not above
+ROUNDING = 1e-6  # relative changes that are no steps
 FINE = 20  # cents, from which no change by two of them is an excursion or a jump
 # an excursion is over when at most a third of its distance is left, in logarithms: within 6 % of the old level after
 # a factor of 1.2, 22 % after 1.8, 44 % after 3
@@ -99,7 +100,7 @@ class Bars:
         low = np.unique(self.ticker[self.close < FINE * CENT])
         for first, end in zip(*(np.searchsorted(self.ticker, low, side) for side in ("left", "right")), strict=True):
             steps = np.abs(np.diff(self.close[first:end]))
-            if len(steps := steps[steps > 0]):
+            if len(steps := steps[steps > ROUNDING * np.median(self.close[first:end])]):
                 reach[first:end] = TICKS * min(CENT, np.quantile(steps, STEP_QUANTILE))
         return reach
 

@@ -81,7 +81,7 @@ class Report:
             lines += [f"  {reason}" for reason in self._skipped[:SHOWN_INPUTS]]
         left_out = sorted({name for each in self._inputs for name in each["left_out"]})
         if factors := [name for name in left_out if name.strip().lower() in CRSP_FACTORS]:
-            lines.append(f"left out {some(factors)}: divide prices by cfacpr and multiply volumes by cfacshr before")
+            lines.append(f"left out {some(factors)}: divide prices by cfacpr and multiply volumes by cfacshr first")
         if joined := [name for name in left_out if name not in factors]:
             lines.append(f"left out {some(joined)}: join them to the result by date and ticker")
         if self._bars is not None:

@@ -329,6 +329,11 @@ def test_prices_far_below_a_cent_have_smaller_ticks(unit: float) -> None:
     assert defects(table(flat("A", split.tolist()))) == only({20: {"split_like"}}, 40)
 
 
+def test_rounding_is_no_tick() -> None:
+    closes = np.where(np.arange(40) % 3 == 1, 0.03, 0.02) * (1 + 1e-15 * np.random.default_rng(0).normal(size=40))
+    assert defects(table(flat("A", closes.tolist()))) == only({}, 40)
+
+
 def test_a_spike_of_a_single_day_has_no_more_volume_than_usual() -> None:
     closes = [40, 40.14, 50.62, 40.43, 40.2]
     for volume, expected in ((399.0, {"spike"}), (401.0, NONE), (np.nan, {"unknown_volume"})):

@@ -215,6 +215,10 @@ def test_many_rows_a_day_need_a_ticker(tmp_path):
         assert_refused(write(frame, tmp_path / name), "has several rows a day, which differ in column 'tkr'")
     unnamed = long(("A", "B"), 4).set_index("ticker").rename_axis(None)
     assert_refused(write(unnamed, tmp_path / "p.csv", index=True), "has several rows a day, which differ in column ''")
+    # a day twice, of texts that differ, is a duplicate
+    twice = long(("A",), 40).assign(change=[f"{day}%" for day in range(40)], event="").drop(columns="ticker")
+    twice = pd.concat([twice, twice.iloc[[7]].assign(change="99%", event="Dividend")])
+    assert len(read(write(twice, tmp_path / "p.csv"), "one ticker a file")) == 41
     # two rows a day that name no tickers may be duplicates, which cleaning removes
     frame = long(("A", "B"), 4).drop(columns="ticker").assign(currency="USD", dividends=[0.0, 1.0] * 4)
     assert set(read(write(frame, tmp_path / "p.csv"), "one ticker a file")["ticker"]) == {"p"}

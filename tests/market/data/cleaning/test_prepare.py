@@ -273,4 +273,4 @@ def test_columns_that_are_left_out_are_named(tmp_path: Path) -> None:
     prices[prices["date"].dt.day_of_week == 0].to_parquet(tmp_path / "weekly.parquet", index=False)
     assert "rows are 7 days apart" in str(inspect([tmp_path / "weekly.parquet"]))
     prices.assign(CFACPR=1.0, note="text").to_csv(own)
-    assert "left out 'CFACPR': divide prices by cfacpr and multiply volumes by cfacshr before" in str(inspect([own]))
+    assert "left out 'CFACPR': divide prices by cfacpr and multiply volumes by cfacshr first" in str(inspect([own]))
