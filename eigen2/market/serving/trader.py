@@ -95,7 +95,8 @@ class Trader:
                 "data.membership is null, but the fit bought tickers on their days of membership alone: orders buy "
                 "them on any day; give its file with the new days"
             )
-        panel = build_panel(table, validation_days=0, holdout_days=0, scale=self._scale, membership=membership)
+        with altered_as_user_error("the champion"):  # the table is checked
+            panel = build_panel(table, validation_days=0, holdout_days=0, scale=self._scale, membership=membership)
         begin = self._begin(panel.dates, first)
         # features need all earlier prices, averages only those of the context
         context_start = begin - spec["context_days"] + 1
