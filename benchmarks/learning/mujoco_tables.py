@@ -1,5 +1,6 @@
 """Tables and the picture of MuJoCo tasks in docs/control.md."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -86,7 +87,18 @@ def mujoco_table(figures: Figures) -> str:
         ratios = {arm: ratio(of_published[arm], of_published[first], np.random.default_rng(0)) for arm in others}
         found = {first: "1", **{arm: shown(each, ".2f", seeds) for arm, each in ratios.items()}}
         lines.append({"task": title, "found": found})
-    return f"{PICTURE.format('mujoco')}{table(columns, lines)}\n\n{amount_text(runs)}."
+    text = f"{amount_text(runs)}.{incomplete_text(by_arm(figures), [*runs[first]])}"
+    return f"{PICTURE.format('mujoco')}{table(columns, lines)}\n\n{text}"
+
+
+def incomplete_text(runs: Runs, complete: Sequence[str]) -> str:
+    """Return the last returns of every seed on tasks that are not complete yet."""
+    text = ""
+    for env_id in next(iter(runs.values())):
+        if env_id not in complete:
+            found = [f"{arm} {spread(last_returns(tasks.get(env_id, [])), ',.0f')}" for arm, tasks in runs.items()]
+            text += f" {env_id} is not complete: {'; '.join(found)}."
+    return text
 
 
 def parity_table(figures: Figures) -> str:
