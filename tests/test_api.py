@@ -132,8 +132,8 @@ def test_a_result_follows_its_run_and_can_be_pickled(tmp_path: Path) -> None:
     assert tests[0] != tests[1]
     assert eigen2.test(tmp_path / "run" / "earlier" / "1").text == tests[0]
     # a fit that is refused moves nothing
-    with pytest.raises(UserError, match="XXX"):
-        eigen2.fit(prices, 1, folder=tmp_path / "run", **SMALL, investable={"tickers": ["S0000", "XXX"]})
+    with pytest.raises(UserError, match="NOBODY"):
+        eigen2.fit(prices, 1, folder=tmp_path / "run", **SMALL, investable={"tickers": ["S0000", "NOBODY"]})
     assert results[1].run_folder == tmp_path / "run"
     copy = pickle.loads(pickle.dumps(results[0]))  # noqa: S301 - ours
     assert copy.metrics.equals(results[0].metrics)

@@ -234,18 +234,22 @@ def build_panel(
         log.warning("%s", line)
     prices, covered = _with_members(prices, membership, tickers, rows.dates)
     valid = _normalise(normalised, scale)  # in place
-    if (steps := steps_line(rows.dates)) is not None:
-        log.warning("%s", steps)
-    _warn_of_calendars(tickers, prices, valid)
+    _warn_of_calendars(rows.dates, tickers, prices, valid)
     return MarketPanel(rows.dates, scale, normalised, valid, prices, traded_value, splits, covered)
 
 
 def _warn_of_calendars(
+    dates: Shaped[np.ndarray, " days"],
     tickers: Sequence[str],
     prices: Float32[np.ndarray, "days columns prices"],
     valid: Bool[np.ndarray, "days columns features"],
 ) -> None:
-    """Warn if the MACD of many tickers is unknown on most days with a close: their calendars differ from others'."""
+    """Warn if days are not those of a daily table, or the MACD of many tickers is unknown on most days with a close.
+
+    The calendars of such tickers differ from others'.
+    """
+    if (steps := steps_line(dates)) is not None:
+        log.warning("%s", steps)
     closes, known = np.isfinite(prices[..., 3]).sum(0), valid[..., FEATURES.index("macd")].sum(0)
     columns = zip(tickers, closes, known, strict=True)  # an indicator has no prices
     torn = [ticker for ticker, days, defined in columns if days >= LONG_DAYS and 2 * defined < days]
