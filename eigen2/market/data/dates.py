@@ -33,7 +33,6 @@ LONDON_SUMMER = 23 * HOUR_SECONDS  # its midnight, in UTC
 ZONE_SECONDS = 900  # zones differ by quarters of an hour
 MOST_TIMES, MOST_A_DAY = 8, 3  # times of day of daily bars, in all and on a day, of a few zones; more are intraday
 FEW_BARS = 5  # whose weekdays tell nothing
-YEAR_SECONDS = 366 * DAY_SECONDS
 
 Stamps = Shaped[np.ndarray, " rows"]
 
@@ -65,7 +64,7 @@ class DateFormat:
 
 
 def guess_dates(columns: Callable[[], Iterator[pa.Array]], given: str | None, where: str) -> DateFormat:
-    """Guess how a column writes its dates, from as much of it as that takes.
+    """Guess how a column writes its dates: of text from as much as that takes, of times of day from all of it.
 
     A given format is used for text that is not in ISO 8601. Bars of a time of day from 11:00 that fall on more than
     twice as many Sundays as Fridays are midnights of a zone to the east, written in UTC.
@@ -87,9 +86,6 @@ def guess_dates(columns: Callable[[], Iterator[pa.Array]], given: str | None, wh
     for column in chain(head, islice(columns(), 1, None)):
         stamps = np.union1d(stamps, plain.parse(column).dropna().to_numpy("datetime64[s]").astype(np.int64))
         if len(np.unique(stamps % DAY_SECONDS)) > MOST_TIMES:
-            return plain
-        is_year = len(stamps) > 0 and stamps[-1] - stamps[0] > YEAR_SECONDS  # summer and winter are known
-        if is_year and not (stamps % DAY_SECONDS >= EARLIEST_MIDNIGHT).any():
             return plain
     return DateFormat(plain.text, _eastern_hours(stamps, where))
 

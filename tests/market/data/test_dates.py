@@ -136,24 +136,14 @@ def test_the_first_midnights_of_a_summer():
     assert guess(stamps).parse(pa.array(stamps)).dt.normalize().tolist() == days.tolist()
 
 
-def test_a_year_without_late_times_is_enough():
-    read = []
-
-    def columns():
-        for year in range(5):
-            read.append(year)
-            yield pa.array(pd.bdate_range(f"{2010 + 2 * year}-01-01", periods=400))
-
-    assert guess_dates(columns, None, "'p.csv'") == DateFormat()
-    assert max(read) == 0
-
-
 def test_midnights_of_several_zones_in_one_file():
     days = pd.bdate_range("2020-01-06", periods=150)
     zones = ["Asia/Tokyo", "Europe/London", "America/New_York"]
     stamps = [days.tz_localize(zone).tz_convert("UTC").tz_localize(None) for zone in zones]
     together = stamps[0].append(stamps[1:])
     assert guess(together).parse(pa.array(together)).dt.normalize().tolist() == 3 * days.tolist()
+    # by ticker, each zone in a batch of its own
+    assert guess(*reversed(stamps)).shift_hours == 9
     closes = stamps[0].append(days + pd.Timedelta(hours=21))
     with pytest.raises(UserError, match="has bars of 15:00, a midnight of another zone, and of 21:00, which is none"):
         guess(closes)
