@@ -17,7 +17,7 @@ import yaml
 
 from eigen2.cli.main import main
 from eigen2.cli.training import WORKLOADS
-from eigen2.market.data.cleaning.policy import Limits, Policy
+from eigen2.market.data.cleaning.policy import CleaningPolicy, Limits
 from eigen2.market.data.sample import sample_path
 from eigen2.market.data.source import read_prices
 from eigen2.runtime.yaml_files import read_yaml
@@ -272,7 +272,7 @@ def _option(name: str, text: str) -> bool:
 def test_tables_of_the_docs_are_what_the_code_says() -> None:
     """Every defect and limit with its default in docs/data.md; what was measured with fire models in docs/fire.md."""
     rows = re.findall(r"^\| `(\w+)` \|.*\| (\w+) \| (.*)\|$", (ROOT / "docs" / "data.md").read_text(), re.MULTILINE)
-    assert {name: action for name, action, _ in rows} == asdict(Policy())
+    assert {name: action for name, action, _ in rows} == asdict(CleaningPolicy())
     limits = dict(pair for *_, text in rows for pair in re.findall(r"`(\w+)` ([\d.]+)", text))
     assert {name: float(value) for name, value in limits.items()} == asdict(Limits())
     figures = json.loads((ROOT / "docs" / "figures" / "fire-validate.json").read_text())

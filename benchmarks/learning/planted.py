@@ -48,7 +48,7 @@ SEEDS, OTHER_SEEDS = range(21, 37), range(41, 45)
 
 
 def _blurred_critic(sizes: MarketSizes) -> ColumnCritic:
-    return ColumnCritic(replace(sizes, choice=replace(sizes.choice, sharpness=0.25)))
+    return ColumnCritic(replace(sizes, trade_model=replace(sizes.trade_model, sharpness=0.25)))
 
 
 def _without_ridge(sizes: MarketSizes) -> MarketSizes:

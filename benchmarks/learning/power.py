@@ -70,7 +70,7 @@ def measure_rules(task: Task, settings: Settings, folder: Path) -> Row:
     """Return the holdout fitness of filter, ridge, momentum and random orders, and what the first two forecast."""
     market, data = market_data(_cell(task.case), task.seed, settings["small"], cache_dir=str(folder))
     data.setup("fit")
-    encoder = AverageEncoder(data.panel, data.investable_columns, data.context_days, data.terms)
+    encoder = AverageEncoder(data.panel, data.investable_columns, data.context_days, data.episode)
     prices = data.panel.prices
     scores = {
         "filter": expected_gain_pct(market, RULES, *filtered_drift(market, prices)),

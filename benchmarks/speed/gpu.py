@@ -20,7 +20,7 @@ from benchmarks.speed.full_scale import CONFIG
 from benchmarks.speed.tables import gpu_table
 from eigen2.control.datamodule import ControlDataModule
 from eigen2.control.networks import MLPActor, MLPCritic
-from eigen2.erl.graphs import CudaGraph, Graphs
+from eigen2.erl.graphs import CudaGraph, StepRunner
 from eigen2.erl.learners import TD3
 from eigen2.erl.module import ERLModule
 from eigen2.errors import UserError
@@ -104,14 +104,14 @@ def trained(
         replay_min_size=settings["batch"],
         batch_size=settings["batch"],
     )
-    module.make_graphs = partial(_graphs, recorded)
+    module.make_step_runner = partial(_graphs, recorded)
     train(module, data, 1, EPISODES, folder, accelerator=accelerator, precision=precision)
     return {phase: module.clock.seconds[phase] / steps for phase in ("evaluate", "train")}
 
 
-def _graphs(recorded: bool, device: torch.device, compiled: bool) -> Graphs:
+def _graphs(recorded: bool, device: torch.device, compiled: bool) -> StepRunner:
     record = CudaGraph if device.type == "cuda" else lambda run: run
-    return Graphs(record) if recorded else Graphs()
+    return StepRunner(record) if recorded else StepRunner()
 
 
 def resume(settings: Settings, folder: Path, options: Mapping[str, Any]) -> Row:

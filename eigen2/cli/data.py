@@ -10,7 +10,7 @@ from jsonargparse import Namespace
 
 from eigen2.cli.parser import Parser
 from eigen2.errors import UserError, printable, require_range
-from eigen2.market.data.cleaning.policy import Limits, Policy
+from eigen2.market.data.cleaning.policy import CleaningPolicy, Limits
 from eigen2.market.data.cleaning.prepare import changes_path, inspect, prepare
 from eigen2.market.data.csv_format import CsvFormat
 from eigen2.market.data.source import latest_today, read_prices
@@ -62,7 +62,7 @@ def make_parser(command: str = "data") -> Parser:
         parser.add_argument("--resample", type=Literal["day"] | None, default=None, help=resample)
         parser.add_class_arguments(CsvFormat, "csv")
         parser.add_class_arguments(Limits, "limits", sub_configs=True)
-        parser.add_class_arguments(Policy, "policy")
+        parser.add_class_arguments(CleaningPolicy, "policy")
     parser = Parser(prog=f"python -m eigen2.cli {command}", description="Inspect, prepare or generate price files.")
     commands = parser.add_subcommands(dest="command")
     for name, subparser in (
@@ -116,7 +116,7 @@ def _learnability(options: Namespace) -> None:
     from eigen2.market.evaluation.learnability import describe, find
     from eigen2.market.features.encoding import AverageEncoder
     from eigen2.market.simulation.account import AccountRules
-    from eigen2.market.simulation.base import Terms
+    from eigen2.market.simulation.base import EpisodeSettings
     from eigen2.market.simulation.rules import TradingRules
 
     prices, (most_days, most_columns) = read_prices(options.file, options.features), LEARNABILITY_SIZE
@@ -140,7 +140,7 @@ def _learnability(options: Namespace) -> None:
         found = f"{options.file} has {panel.num_days} days before the last {left_out} and {len(columns)} columns"
         raise UserError(f"{found}; learnability needs {SHORT_DAYS} and {FEWEST_COLUMNS}: bring more")
     context, window = (default_days(name, panel.num_days) for name in ("context_days", "trading_days"))
-    encoder = AverageEncoder(panel, columns, context, Terms(TradingRules(), AccountRules(), window, 20))
+    encoder = AverageEncoder(panel, columns, context, EpisodeSettings(TradingRules(), AccountRules(), window, 20))
     findings = find(encoder, panel, np.random.default_rng(0))
     print(f"prices       {printable(options.file)}{f', but for the last {left_out} days' if left_out else ''}")
     print(describe(findings, panel, len(columns)))

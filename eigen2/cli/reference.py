@@ -38,7 +38,7 @@ SECTIONS = {
         data.region=eigen2.fire.landscapes.rasters.RegionFiles""",
     "Networks (`model.actor`, `model.critic`: `class_path` and `init_args`)": """
         eigen2.market.networks.columns.ColumnActor eigen2.market.networks.columns.ColumnCritic
-        eigen2.market.networks.columns.Choice eigen2.market.networks.windows.ConvolutionActor
+        eigen2.market.networks.columns.TradeModel eigen2.market.networks.windows.ConvolutionActor
         eigen2.market.networks.windows.ConvolutionCritic eigen2.control.networks.MLPActor
         eigen2.control.networks.MLPCritic""",
     "Callbacks (`trainer.callbacks`: a list of `class_path` and `init_args`)": """

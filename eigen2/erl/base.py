@@ -24,7 +24,7 @@ from eigen2.erl.checkpoint_rows import join_checkpoint, split_checkpoint
 from eigen2.erl.estimate import batches_together, require_fit, workspace_bytes
 from eigen2.erl.evolution import EvolutionContext, Operator
 from eigen2.erl.evolution.statistics import SAMPLED_INPUTS, diversity_metrics
-from eigen2.erl.graphs import Graphs, graphs_for
+from eigen2.erl.graphs import StepRunner, step_runner_for
 from eigen2.erl.heads import head_bytes
 from eigen2.erl.learners import Learner
 from eigen2.erl.learners.gradients import clear_gradients
@@ -45,7 +45,7 @@ class PopulationModule(GenerationModule[RolloutDataModule]):
     """Module that trains a population of agents."""
 
     data_class = RolloutDataModule
-    make_graphs: Callable[[torch.device, bool], Graphs] = staticmethod(graphs_for)
+    make_step_runner: Callable[[torch.device, bool], StepRunner] = staticmethod(step_runner_for)
     remedy = "lower data.replay_capacity, data.batch_size, model.population_size, model.gradient_steps or windows"
     learners: int  # number of agents that learn by gradients; they come first
     shared: bool  # whether agents are heads on a trunk that they share
@@ -62,7 +62,7 @@ class PopulationModule(GenerationModule[RolloutDataModule]):
     population: Population  # this process's agents
     state: GenerationState  # of the generation in progress
     accumulators: Tensor  # of its losses, in the same memory in every generation
-    graphs: Graphs = Graphs()  # of the steps of training
+    step_runner: StepRunner = StepRunner()  # of the steps of training
 
     @property
     def rollout(self) -> Rollout:
@@ -129,13 +129,13 @@ class PopulationModule(GenerationModule[RolloutDataModule]):
         self.memory.require_temporary(temporary, resumed)
         data.allocate_replay(device, communicator)
         self.accumulators = make_accumulators(agents, device)
-        self.graphs = self.make_graphs(device, self.compiled)
+        self.step_runner = self.make_step_runner(device, self.compiled)
         self.batches_per_fetch = data.buffer.batches_at_once(most_learners * at_once * data.batch_size)
 
     def on_train_start(self) -> None:
         """Allocate gradients, which Lightning has freed, if steps are recorded: these know their address."""
         super().on_train_start()
-        if self.graphs.recording:
+        if self.step_runner.recording:
             clear_gradients(self.population)
 
     def begin_generation(self) -> None:
@@ -147,7 +147,7 @@ class PopulationModule(GenerationModule[RolloutDataModule]):
 
     def on_validation_model_zero_grad(self) -> None:
         """Free the gradients before validation, or zero them if recorded steps write there."""
-        if self.graphs.recording:
+        if self.step_runner.recording:
             clear_gradients(self.population)
         else:
             super().on_validation_model_zero_grad()
@@ -276,7 +276,7 @@ class PopulationModule(GenerationModule[RolloutDataModule]):
 
     def cleanup_memory(self) -> int:
         """Free gradients and the pages of empty replay slots until the next fit, and return their bytes."""
-        self.graphs.clear()  # they would write to the gradients
+        self.step_runner.clear()  # they would write to the gradients
         return self.population.cleanup_memory() + self.data.buffer.cleanup_memory()
 
     def describe(self) -> dict[str, str]:

@@ -21,7 +21,7 @@ WARM_UP = 3  # calls before a step is recorded: they allocate what it keeps, suc
 Run = Callable[[], Any]
 
 
-class Graphs:
+class StepRunner:
     """Calls steps, functions of named tensors and further options; with `record`, from memory of their own.
 
     `record` turns a function without arguments into one that repeats its operations on the same memory, without its
@@ -225,9 +225,9 @@ class Recording:
         self._tensors.append(tensor)
 
 
-def graphs_for(device: torch.device, compiled: bool = False) -> Graphs:
-    """Return graphs that record steps if the device is a GPU: there, starting operations takes longer than they do.
+def step_runner_for(device: torch.device, compiled: bool = False) -> StepRunner:
+    """Return a runner that records steps on a GPU, where starting operations takes longer than they do.
 
-    On a CPU they compile steps if `compiled` is set.
+    On a CPU it compiles them if `compiled` is set, else calls them as they are.
     """
-    return Graphs(CudaGraph if device.type == "cuda" else Compiled if compiled else None)
+    return StepRunner(CudaGraph if device.type == "cuda" else Compiled if compiled else None)

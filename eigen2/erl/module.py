@@ -139,19 +139,19 @@ class ERLModule(PopulationModule):
         optimizer_step, batch = divmod(index, self.batches_per_optimizer_step)
         train_actor, last = self.learner.trains_actor(optimizer_step), batch + 1 == self.batches_per_optimizer_step
         drawn = state.draw(index, self.data.buffer, self.batches_per_fetch)
-        finite = self.graphs(self.compute_gradients, drawn, train_actor, last)
+        finite = self.step_runner(self.compute_gradients, drawn, train_actor, last)
         if state.noise is not None:
             state.noise.prepare()
         if last:
             # the one synchronization with the device
             broken = state.quarantine.record_step(None if bool(finite.all()) else ~finite)
             with skipped(self.population, self.optimizer, broken):
-                self.optimizer.step(run=partial(self.graphs, self.update_weights, {}, train_actor))  # type: ignore[call-overload]
+                self.optimizer.step(run=partial(self.step_runner, self.update_weights, {}, train_actor))  # type: ignore[call-overload]
 
     def compute_gradients(
         self, drawn: Mapping[str, Tensor], train_actor: bool, last: bool
     ) -> Bool[Tensor, "4 rows"] | None:
-        """Add the gradients of a batch, and after the `last` of an optimizer step check them; see `Graphs`."""
+        """Add the gradients of a batch, and after the `last` of an optimizer step check them; see `StepRunner`."""
         hparams, state, population = self.hparams, self.state, self.population
         if population.learners:
             sampled = make_batch(self.data, drawn, self.gamma, hparams["reward_scale"])
@@ -164,7 +164,7 @@ class ERLModule(PopulationModule):
         return clip_and_check(population, hparams["max_grad_norm"], state.quarantine.loss)
 
     def update_weights(self, tensors: Mapping[str, Tensor], train_actor: bool) -> None:
-        """Step the optimizer and move the targets; see `Graphs`."""
+        """Step the optimizer and move the targets; see `StepRunner`."""
         step(self.population, self.adam.step_rows, train_actor)
         if train_actor:
             update_targets(self.population, self.hparams["tau"])

@@ -34,9 +34,9 @@ from eigen2.market.evaluation.episodes import episode_metrics
 from eigen2.market.evaluation.rankers import fit_rankers
 from eigen2.market.evaluation.robustness import Leak, find_leak
 from eigen2.market.features.encoding import ENCODERS, MarketEncoder
-from eigen2.market.networks.columns import Choice, MarketSizes
+from eigen2.market.networks.columns import MarketSizes, TradeModel
 from eigen2.market.simulation.account import AccountRules
-from eigen2.market.simulation.base import MarketEnvironment, Terms, window_options
+from eigen2.market.simulation.base import EpisodeSettings, MarketEnvironment, window_options
 from eigen2.market.simulation.portfolio import make_environment, needed_bytes
 from eigen2.market.simulation.returns import relative_returns
 from eigen2.market.simulation.rules import TradingRules
@@ -191,9 +191,9 @@ class MarketDataModule(RolloutDataModule):
     longest_episode = window_days
 
     @property
-    def terms(self) -> Terms:
+    def episode(self) -> EpisodeSettings:
         """Return rules, money and days of the windows."""
-        return Terms(self.rules, self.account, self.trading_days, self.settlement_days)
+        return EpisodeSettings(self.rules, self.account, self.trading_days, self.settlement_days)
 
     def setup(self, stage: str) -> None:
         """Load the panel, choose the investable columns and check that a window fits into the splits."""
@@ -223,11 +223,11 @@ class MarketDataModule(RolloutDataModule):
         """Make the encoder and the two environments."""
         columns, rules = self.investable_columns, self.rules
         if self._spec is None:
-            self.encoder = ENCODERS[self.encoding](self.panel, columns, self.context_days, self.terms, device)
+            self.encoder = ENCODERS[self.encoding](self.panel, columns, self.context_days, self.episode, device)
         else:
-            self.encoder = MarketEncoder.restore(self._spec, self.panel, self.terms, device)
+            self.encoder = MarketEncoder.restore(self._spec, self.panel, self.episode, device)
         prices = remapped(self.panel).prices[: self.panel.splits.holdout.start, columns]
-        percent = Choice(rules, self.account).reward_per_percent(len(columns))
+        percent = TradeModel(rules, self.account).reward_per_percent(len(columns))
         self._outcomes = torch.from_numpy(relative_returns(prices, rules) * percent).half().to(device)
         windows = self.windows_per_generation + self.exploration_windows
         credit, self.capacity = self.credit == "order", self.account.capacity(self._traded_value)
@@ -252,8 +252,8 @@ class MarketDataModule(RolloutDataModule):
     def outcomes(self, observation: Observation) -> Tensor | None:
         """Return what a position in each column earned beside the others, (agents, batch, columns).
 
-        That is its return by `relative_returns`, as the reward of a weight of 1 (see `Choice.reward_per_percent`); NaN
-        where the window ends before.
+        That is its return by `relative_returns`, as the reward of a weight of 1 (see
+        `TradeModel.reward_per_percent`); NaN where the window ends before.
         """
         if self.rules.mode == "orders" and self.credit == "close":
             return None  # the reward of a step is that of other orders
@@ -275,7 +275,7 @@ class MarketDataModule(RolloutDataModule):
     def sizes(self) -> MarketSizes:
         """Return the shapes of network inputs and of an action, the days of the context, and what an action trades."""
         shapes = self.encoder.input_shapes, self.eval_env.action_shape
-        return MarketSizes(*shapes, self.context_days, Choice(self.rules, self.account))
+        return MarketSizes(*shapes, self.context_days, TradeModel(self.rules, self.account))
 
     def make_actor(self) -> nn.Module:
         """Build the encoding's default actor."""

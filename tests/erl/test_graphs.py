@@ -15,7 +15,7 @@ from torch import Tensor
 
 from eigen2 import compat
 from eigen2.erl import base
-from eigen2.erl.graphs import WARM_UP, Compiled, CudaGraph, Graphs, graphs_for, record, warn_once
+from eigen2.erl.graphs import WARM_UP, Compiled, CudaGraph, StepRunner, record, step_runner_for, warn_once
 from eigen2.erl.learners import DDPG, TD3, Batch, Losses
 from eigen2.erl.module import ERLModule
 from eigen2.erl.population import Population
@@ -45,7 +45,7 @@ def taped(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     def context() -> Iterator[None]:
         Tape.recorded = Tape.replayed = 0
         with monkeypatch.context() as patch:
-            patch.setattr(ERLModule, "make_graphs", staticmethod(lambda *_: Graphs(Tape)))
+            patch.setattr(ERLModule, "make_step_runner", staticmethod(lambda *_: StepRunner(Tape)))
             yield
         assert Tape.recorded
         assert Tape.replayed > Tape.recorded
@@ -154,10 +154,10 @@ def test_a_step_gets_copies_in_memory_of_its_own_for_each_shape_type_and_option(
         return tensors["x"] * factor
 
     Tape.recorded = 0
-    graphs, given = Graphs(Tape), torch.ones(2)
+    run, given = StepRunner(Tape), torch.ones(2)
     for number in range(2 * WARM_UP):
         given.fill_(number)
-        assert graphs(double, {"x": given}, 2).tolist() == [2 * number] * 2
+        assert run(double, {"x": given}, 2).tolist() == [2 * number] * 2
         assert given.tolist() == [number] * 2
     assert len(seen) == WARM_UP + 1  # later calls run no Python
     assert len({tensor.data_ptr() for tensor in seen}) == 1
@@ -165,23 +165,23 @@ def test_a_step_gets_copies_in_memory_of_its_own_for_each_shape_type_and_option(
     assert Tape.recorded == 1
     for further in (torch.ones(3), torch.ones(2, dtype=torch.float64), torch.ones(3, 1)):
         for _ in range(2 * WARM_UP):
-            assert torch.equal(graphs(double, {"x": further}, 2), 2 * further)
-    assert graphs(double, {"x": given}, 3).tolist() == (3 * given).tolist()
+            assert torch.equal(run(double, {"x": further}, 2), 2 * further)
+    assert run(double, {"x": given}, 3).tolist() == (3 * given).tolist()
     assert Tape.recorded == 4
     assert len({tensor.data_ptr() for tensor in seen}) == 5
 
 
 def test_on_a_cpu_a_step_gets_the_tensors_themselves() -> None:
     given = {"x": torch.ones(2)}
-    assert graphs_for(torch.device("cpu"))(lambda tensors: tensors, given) is given
-    assert graphs_for(torch.device("cpu"), compiled=True).recording
+    assert step_runner_for(torch.device("cpu"))(lambda tensors: tensors, given) is given
+    assert step_runner_for(torch.device("cpu"), compiled=True).recording
 
 
 def test_without_gradients_of_an_earlier_fit_nothing_is_replayed(taped: Any) -> None:
     with taped():
         module = fit(AIM, gradient_steps=9)
         module.cleanup_memory()
-        assert not module.graphs._steps
+        assert not module.step_runner._steps
 
 
 @pytest.fixture
@@ -279,8 +279,8 @@ def test_steps_as_graphs_have_the_same_bits(
         monkeypatch.setattr("eigen2.erl.base.batches_together", lambda *_: 2)
     direct = trained_directly(name, fault, fused=False)
     caplog.clear()
-    graphs = trained(*([Fault()] if fault else []), compile=True, **RUNS[name])
-    check_same(direct, graphs)
+    compiled = trained(*([Fault()] if fault else []), compile=True, **RUNS[name])
+    check_same(direct, compiled)
     assert "cannot be compiled" not in caplog.text
     assert ("not finite" in caplog.text) == fault
 

@@ -22,7 +22,7 @@ from eigen2.market import datamodule as rollouts
 from eigen2.market.data.panel import MarketPanel, Splits, window_starts
 from eigen2.market.data.universe import Universe
 from eigen2.market.datamodule import MarketDataModule
-from eigen2.market.networks.columns import Choice
+from eigen2.market.networks.columns import TradeModel
 from eigen2.market.simulation.base import window_options
 from eigen2.market.simulation.environment import AccountRules, TradingRules
 from eigen2.market.simulation.portfolio import make_environment
@@ -302,7 +302,7 @@ def test_outcomes_are_what_the_environment_pays_for_each_column_beside_the_other
     reward = torch.zeros(columns, 1)
     for _ in range(held if mode == "orders" else 1):
         reward += env.step(env.native_action(choice))[1]
-    percent = Choice(rules, money).reward_per_percent(columns)
+    percent = TradeModel(rules, money).reward_per_percent(columns)
     earned = 100 * torch.log1p(reward[:, 0] / percent / 100)
     if mode == "weights":  # the reward is the log return of the equity, of which 0.9 are invested
         earned = 100 * torch.log1p(torch.expm1(reward[:, 0] / 1e4) / 0.9)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.speed.full_scale import FullScale, fit
-from eigen2.erl.graphs import Graphs
+from eigen2.erl.graphs import StepRunner
 from eigen2.erl.module import ERLModule
 from tests.erl.recorder import same
 from tests.erl.tape import Tape
@@ -27,7 +27,7 @@ def test_recorded_updates_have_the_same_bits(words: tuple[str, ...], monkeypatch
 
     with FullScale(CONFIG) as full:
         direct = trained()
-        monkeypatch.setattr(ERLModule, "make_graphs", staticmethod(lambda *_: Graphs(Tape)))
+        monkeypatch.setattr(ERLModule, "make_step_runner", staticmethod(lambda *_: StepRunner(Tape)))
         Tape.replayed = 0
         recorded = trained()
     assert Tape.replayed > 20

@@ -23,12 +23,12 @@ from eigen2.market.data.panel_rows import orderable
 from eigen2.market.data.source import read_prices
 from eigen2.market.evaluation.backtest import Market, backtest
 from eigen2.market.features.encoding import AverageEncoder
-from eigen2.market.networks.columns import DRAWS, PORTFOLIO, Choice, ColumnActor, ColumnCritic, MarketSizes
+from eigen2.market.networks.columns import DRAWS, PORTFOLIO, ColumnActor, ColumnCritic, MarketSizes, TradeModel
 from eigen2.market.serving.gym import TradingEnv
 from eigen2.market.serving.orders import write_orders
 from eigen2.market.serving.trader import Trader
 from eigen2.market.simulation.account import AccountRules
-from eigen2.market.simulation.base import Terms, window_options
+from eigen2.market.simulation.base import EpisodeSettings, window_options
 from eigen2.market.simulation.policies import momentum, order_by_score
 from eigen2.market.simulation.portfolio import PortfolioEnvironment
 from eigen2.market.simulation.random_policies import random_baseline
@@ -55,7 +55,9 @@ def inputs_of(columns: int, batch: int = 2) -> dict[str, Tensor]:
 def test_networks_of_any_width_rank_columns_whatever_their_order(columns: int, short: bool) -> None:
     inputs, rules = inputs_of(columns), replace(RULES, allow_short=short)
     torch.manual_seed(0)
-    sizes = MarketSizes({name: part.shape[1:] for name, part in inputs.items()}, (columns, 1), choice=Choice(rules))
+    sizes = MarketSizes(
+        {name: part.shape[1:] for name, part in inputs.items()}, (columns, 1), trade_model=TradeModel(rules)
+    )
     actor, critic = ColumnActor(sizes), ColumnCritic(sizes)
     small = inputs_of(5)
     narrow = Sizes({name: part.shape[1:] for name, part in small.items()}, (5, 1))
@@ -84,13 +86,15 @@ def test_the_critic_judges_the_weights_that_the_account_takes(seed: int, short: 
     rng, rules = np.random.default_rng(seed), replace(RULES, allow_short=short, execution=execution, cost_bps=90.0)
     panel.prices[rng.random(panel.prices.shape[:2]) < 0.2] = np.nan
     env = PortfolioEnvironment(panel.prices, rules, 3, 2, account=AccountRules(max_leverage=1.5))
-    encoder = AverageEncoder(panel, list(range(COLUMNS)), 8, Terms(rules, AccountRules(max_leverage=1.5), 20, 5))
+    encoder = AverageEncoder(
+        panel, list(range(COLUMNS)), 8, EpisodeSettings(rules, AccountRules(max_leverage=1.5), 20, 5)
+    )
     observation, _ = env.reset(options=window_options([10, 30], 20, 25))
     for _ in range(6):
         inputs = encoder(observation)
         assert inputs["portfolio"].shape == (3, 2, *encoder.input_shapes["portfolio"])
         unit = rounded_action(torch.from_numpy(rng.uniform(-1, 1, (3, 2, COLUMNS, 1)).astype(np.float32)))
-        judged = Choice(rules).taken(unit, inputs["portfolio"])[..., 0] / COLUMNS
+        judged = TradeModel(rules).taken(unit, inputs["portfolio"])[..., 0] / COLUMNS
         observation, _, _, _, info = env.step(env.native_action(unit))
         np.testing.assert_allclose(judged, info["weights"], atol=1e-6)
         held = env.accounts.shares.reshape(3, 2, COLUMNS) * env._bars[3]

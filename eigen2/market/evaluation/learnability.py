@@ -12,7 +12,7 @@ from eigen2.market.evaluation.information import HORIZONS, Information, forward_
 from eigen2.market.evaluation.rankers import fit_rankers
 from eigen2.market.features.boosting import HAS_LIGHTGBM
 from eigen2.market.features.encoding import AverageEncoder
-from eigen2.market.simulation.base import last_valid
+from eigen2.market.simulation.bars import last_valid
 from eigen2.market.simulation.simulate import Prices
 
 SHUFFLES = 99
@@ -71,7 +71,7 @@ def _take(moves: np.ndarray, columns: np.ndarray) -> np.ndarray:
 
 def find(encoder: AverageEncoder, panel: MarketPanel, rng: np.random.Generator) -> list[Finding]:
     """Fit learners to the training days for each horizon, and score them on the holdout and on shuffles of it."""
-    days, rules = panel.splits.holdout, encoder.terms.rules
+    days, rules = panel.splits.holdout, encoder.episode.rules
     prices = panel.prices[:, encoder.investable]
     scores = {
         (name, horizon): each

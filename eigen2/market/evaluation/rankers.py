@@ -19,10 +19,10 @@ def fit_rankers(encoder: MarketEncoder, panel: MarketPanel, horizon: int, days: 
     installed.
     """
     if not isinstance(encoder, AverageEncoder):
-        encoder = AverageEncoder(panel, encoder.investable, encoder.context_days, encoder.terms)
+        encoder = AverageEncoder(panel, encoder.investable, encoder.context_days, encoder.episode)
     prices = panel.prices[:, encoder.investable]
     returns = np.full(prices.shape[:2], np.nan)
-    returns[: days.start] = forward_returns(prices[: days.start], encoder.terms.rules, horizon)
+    returns[: days.start] = forward_returns(prices[: days.start], encoder.episode.rules, horizon)
     train = encoder.complete(panel.splits.train)
     ridge = fit_ridge(encoder.rows, returns, train, horizon)
     scores = {"ridge": np.full(returns.shape, np.nan)}

@@ -17,7 +17,7 @@ from eigen2.market.data.panel import MarketPanel
 from eigen2.market.evaluation.performance import annualised_return
 from eigen2.market.features.encoding import MarketEncoder
 from eigen2.market.simulation.account import AccountRules, Capacity
-from eigen2.market.simulation.base import Terms, window_options
+from eigen2.market.simulation.base import EpisodeSettings, window_options
 from eigen2.market.simulation.portfolio import make_environment
 from eigen2.market.simulation.rules import TradingRules
 from eigen2.market.simulation.simulate import Policy, Simulation, play_days
@@ -33,7 +33,7 @@ class SeesByEncoder(Protocol):
     encoder: MarketEncoder
 
     @property
-    def terms(self) -> Terms:
+    def episode(self) -> EpisodeSettings:
         """Return rules, money and days of the windows."""
 
 
@@ -147,16 +147,16 @@ def find_leak(
     from a table that `shuffle_after` has changed; the market of its account ends on the day after. The policy sees the
     market by the encoder of its `owner`.
     """
-    terms, own_encoder = owner.terms, owner.encoder
-    every = terms.rules.rebalance_days if terms.rules.mode == "weights" else 1  # days from one decision to the next
+    episode, own_encoder = owner.episode, owner.encoder
+    every = episode.rules.rebalance_days if episode.rules.mode == "weights" else 1  # days from one decision to the next
     cuts = sorted({days[int(part * (len(days) - 2)) // every * every] for part in CUTS})
-    restored = partial(type(own_encoder), context_days=own_encoder.context_days, terms=terms, device=device)
+    restored = partial(type(own_encoder), context_days=own_encoder.context_days, episode=episode, device=device)
     tested = tuple(str(panel.dates[cut])[:10] for cut in cuts)
 
     def decisions(market: MarketPanel, last: int) -> list[Tensor]:
         """Return the policy's actions from the first day to `last`, by a market's prices and features alone."""
         prices = market.prices[: last + 2, own_encoder.investable]
-        env = make_environment(prices, terms.rules, 1, account=terms.account, capacity=capacity)
+        env = make_environment(prices, episode.rules, 1, account=episode.account, capacity=capacity)
         options = window_options([days.start], last + 1 - days.start, last + 2 - days.start)
         owner.encoder = restored(market, own_encoder.investable, saved=own_encoder.state_dict())
         try:

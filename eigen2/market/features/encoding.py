@@ -20,7 +20,8 @@ from eigen2.market.features.averages import CLIP, average_statistics, column_gro
 from eigen2.market.features.ridge import Ridge, fit_ridge
 from eigen2.market.networks.columns import DRAWS, PORTFOLIO, RIDGE, ColumnActor, ColumnCritic
 from eigen2.market.networks.windows import ConvolutionActor, ConvolutionCritic
-from eigen2.market.simulation.base import Terms, tie_breaks
+from eigen2.market.simulation.bars import tie_breaks
+from eigen2.market.simulation.base import EpisodeSettings
 from eigen2.market.simulation.environment import LEVELS
 from eigen2.market.simulation.returns import relative_returns
 
@@ -43,11 +44,11 @@ class MarketEncoder(ABC):
         panel: MarketPanel,
         investable: list[int],
         context_days: int,
-        terms: Terms,
+        episode: EpisodeSettings,
         device: torch.device | str = "cpu",
         saved: Mapping[str, Any] | None = None,
     ) -> None:
-        self.investable, self.context_days, self.terms = investable, context_days, terms
+        self.investable, self.context_days, self.episode = investable, context_days, episode
         self._scale = panel.scale
         prices = panel.prices[:, investable]
         self._draws = torch.from_numpy(tie_breaks(prices)).to(device)
@@ -84,7 +85,7 @@ class MarketEncoder(ABC):
     def restore(
         saved: Mapping[str, Any],
         panel: MarketPanel,
-        terms: Terms,
+        episode: EpisodeSettings,
         device: torch.device | str = "cpu",
     ) -> "MarketEncoder":
         """Build the encoder of an earlier fit for a panel of other prices that was built with the fit's scale.
@@ -92,7 +93,7 @@ class MarketEncoder(ABC):
         `saved` is the `state_dict` of the fit's encoder, with the fit's `encoding` and `context_days`.
         """
         columns = [panel.tickers.index(ticker) for ticker in saved["investable"]]
-        return ENCODERS[saved["encoding"]](panel, columns, saved["context_days"], terms, device, saved)
+        return ENCODERS[saved["encoding"]](panel, columns, saved["context_days"], episode, device, saved)
 
     def state_dict(self) -> dict[str, Any]:
         """Return scale, columns and statistics, on which the encoder depends beside its settings, as plain values."""
@@ -104,32 +105,32 @@ class MarketEncoder(ABC):
         day = observation["day"].long()
         draws = self._draws[day]
         may_open = draws >= 0 if self._members is None else (draws >= 0) & self._members[day]
-        describe = self._describe_orders if self.terms.rules.mode == "orders" else self._describe_weights
+        describe = self._describe_orders if self.episode.rules.mode == "orders" else self._describe_weights
         parts = describe(observation, may_open)
         shape = observation["cash"].shape + draws.shape[-1:]
         portfolio = torch.stack([part.expand(shape).float() for part in parts], dim=-1)
-        time_left = (observation["days_left"].float() / self.terms.window_days)[..., None]
+        time_left = (observation["days_left"].float() / self.episode.window_days)[..., None]
         return {"portfolio": portfolio, DRAWS: draws}, time_left
 
     def _describe_weights(self, observation: dict[str, Tensor], may_open: Tensor) -> list[Tensor]:
         """Return whether a column may be held, its weight in units of equal weights, and the cash."""
-        equal = self.terms.account.max_leverage / observation["weight"].shape[-1]
+        equal = self.episode.account.max_leverage / observation["weight"].shape[-1]
         weight = (observation["weight"].float() / equal).clamp(-CLIP, CLIP)
         return [may_open, weight, observation["cash"].float().clamp(-CLIP, CLIP)[..., None]]
 
     def _describe_orders(self, observation: dict[str, Tensor], may_open: Tensor) -> list[Tensor]:
         """Return whether a column can be ordered, its position, the cash, and the room for orders."""
-        terms, held_days, coefficient = self.terms, observation["held_days"], observation["coefficient"]
-        least_room = terms.account.least_room(terms.rules, held_days.shape[-1])
-        free = (observation["days_left"] >= terms.settlement_days) & (observation["room"].float() >= least_room)
+        episode, held_days, coefficient = self.episode, observation["held_days"], observation["coefficient"]
+        least_room = episode.account.least_room(episode.rules, held_days.shape[-1])
+        free = (observation["days_left"] >= episode.settlement_days) & (observation["room"].float() >= least_room)
         orderable = may_open & (held_days == 0) & free[..., None]
         levels = torch.iinfo(coefficient.dtype).max  # signed where short sales are allowed
         gain = (observation["gain"].float() / 0.1).clamp(-CLIP, CLIP)
         return [
-            *(orderable, held_days > 0, (held_days.float() / terms.rules.max_holding_days).clamp(max=CLIP), gain),
+            *(orderable, held_days > 0, (held_days.float() / episode.rules.max_holding_days).clamp(max=CLIP), gain),
             *(observation["target"].float() / LEVELS, coefficient.float() / levels),
             observation["cash"].float().clamp(-CLIP, CLIP)[..., None],
-            (observation["room"].float() / terms.account.max_leverage)[..., None],
+            (observation["room"].float() / episode.account.max_leverage)[..., None],
         ]
 
 
@@ -171,7 +172,7 @@ class AverageEncoder(MarketEncoder):
         self._table = self._table.to(device)
         held = self._table, self._forecasts, self.statistics, self.ridge_weights
         self.nbytes += sum(each.nbytes for each in held)
-        portfolio = (columns, PORTFOLIO[self.terms.rules.mode])
+        portfolio = (columns, PORTFOLIO[self.episode.rules.mode])
         shapes = {"columns": (columns, self.width), RIDGE: (columns,), "portfolio": portfolio, DRAWS: (columns,)}
         self.input_shapes = {**shapes, "market": (self.groups * self.width + 1,)}
 
@@ -180,8 +181,8 @@ class AverageEncoder(MarketEncoder):
 
         Prices of the holdout do not count: a ticker that stops trading before it may trade again there.
         """
-        returns = relative_returns(panel.prices[: panel.splits.holdout.start, self.investable], self.terms.rules)
-        return fit_ridge(self.rows, returns, self.complete(spans), self.terms.rules.holding_days)
+        returns = relative_returns(panel.prices[: panel.splits.holdout.start, self.investable], self.episode.rules)
+        return fit_ridge(self.rows, returns, self.complete(spans), self.episode.rules.holding_days)
 
     def complete(self, spans: Sequence[range]) -> list[range]:
         """Return the days of `spans` whose averages are over all of the context."""
@@ -270,7 +271,7 @@ class WindowEncoder(MarketEncoder):
         self.nbytes += self._features.nbytes if self._features.device.type != "cpu" else 0
         columns = len(self.investable)
         shapes = {"day": (), "panel": tuple(panel.features.shape[1:]), "investable": (columns,)}
-        portfolio = (columns, PORTFOLIO[self.terms.rules.mode])
+        portfolio = (columns, PORTFOLIO[self.episode.rules.mode])
         self.input_shapes = {**shapes, "portfolio": portfolio, DRAWS: (columns,), "market": (1,)}
 
     def __call__(self, observation: dict[str, Tensor]) -> Inputs:

@@ -29,7 +29,7 @@ FORECAST_UNIT = 30.0  # of the ridge forecasts' weight in a critic, which optimi
 
 
 @dataclass(frozen=True)
-class Choice:
+class TradeModel:
     """What an action trades, so that a critic judges what the environment does: orders, or target weights."""
 
     rules: TradingRules = field(default_factory=TradingRules)
@@ -40,7 +40,7 @@ class Choice:
     to 1e6; 0: no gradient passes)."""
 
     def __post_init__(self) -> None:
-        require_range("choice.sharpness", self.sharpness, least=0, most=MAX_SHARPNESS)
+        require_range("trade_model.sharpness", self.sharpness, least=0, most=MAX_SHARPNESS)
 
     def taken(self, action: Tensor, portfolio: Tensor) -> Tensor:
         """Return what a critic sees of an action: orders as they are, of scores the weights x number of columns."""
@@ -144,7 +144,7 @@ class Choice:
 class MarketSizes(Sizes):
     """Shapes that a network is built for, and what an action trades."""
 
-    choice: Choice = field(default_factory=Choice)
+    trade_model: TradeModel = field(default_factory=TradeModel)
 
 
 class _ColumnTrunk(nn.Module):
@@ -288,7 +288,7 @@ class ColumnCritic(ColumnNetwork):
 
     def __init__(self, sizes: MarketSizes, hidden: int = 32) -> None:
         super().__init__(sizes, sizes.action[-1], hidden)
-        self.choice = sizes.choice
+        self.trade_model = sizes.trade_model
         self.pool = Linear(2 * hidden, hidden)
         self.head = Linear(hidden, 1)
         self.return_head = Linear(hidden, 1)
@@ -297,7 +297,7 @@ class ColumnCritic(ColumnNetwork):
     def forecast(self, inputs: Inputs) -> Tensor:
         """Return what a position in each column is expected to earn beside the others, (batch, columns).
 
-        In units of the rewards in the loss, where it had the weight 1 alone, see `Choice.reward_per_percent`.
+        In units of the rewards in the loss, where it had the weight 1 alone, see `TradeModel.reward_per_percent`.
         """
         described = inputs[DESCRIBED] if DESCRIBED in inputs else self.describe(inputs)
         forecast: Tensor = self.return_head(torch.relu(described))
@@ -308,13 +308,13 @@ class ColumnCritic(ColumnNetwork):
     def forward(self, inputs: Inputs, action: Tensor) -> Tensor:
         """Return values (batch,) of actions (batch, columns, 2 or 1); portfolio or action may be shared by agents."""
         portfolio = inputs["portfolio"]
-        action = self.choice.taken(action, portfolio)
+        action = self.trade_model.taken(action, portfolio)
         leading = torch.broadcast_shapes(portfolio.shape[:-1], action.shape[:-1])  # type: ignore[no-untyped-call]
         parts = [part.expand(*leading, -1) for part in (portfolio, action)]
         if DESCRIBED not in inputs:
             inputs = {**inputs, DESCRIBED: self.describe(inputs)}
         tokens = self.tokens(inputs, torch.cat(parts, dim=-1))
-        weight, added = self.choice.weights(action, portfolio, inputs[DRAWS])
+        weight, added = self.trade_model.weights(action, portfolio, inputs[DRAWS])
         means = torch.stack([torch.full_like(weight, 1 / weight.shape[-1]), weight], dim=-2).to(tokens.dtype)
         rest: Tensor = self.head(self.pool((means @ tokens).flatten(-2)).relu_())[..., 0]
         forecast = inputs[FORECAST] if FORECAST in inputs else self.forecast(inputs)

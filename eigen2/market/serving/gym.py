@@ -22,7 +22,7 @@ from eigen2.market.data.universe import Universe, resolve
 from eigen2.market.features.averages import CLIP
 from eigen2.market.features.encoding import AverageEncoder
 from eigen2.market.simulation.account import AccountRules
-from eigen2.market.simulation.base import Terms, window_options
+from eigen2.market.simulation.base import EpisodeSettings, window_options
 from eigen2.market.simulation.portfolio import make_environment
 from eigen2.market.simulation.rules import TradingRules
 from eigen2.market.synthetic.generator import SyntheticMarket
@@ -120,8 +120,8 @@ class TradingEnv(gymnasium.Env[Any, Any]):
             )
         self.investable = resolve(from_settings(Universe, "investable", investable), panel)
         account = from_settings(AccountRules, "account", account)
-        terms = Terms(rules, account, trading_days, settlement_days)
-        self._encoder = AverageEncoder(panel, self.investable, context_days, terms)
+        episode = EpisodeSettings(rules, account, trading_days, settlement_days)
+        self._encoder = AverageEncoder(panel, self.investable, context_days, episode)
         capacity = account.capacity(panel.traded_value[self.investable])
         self._env = make_environment(panel.prices[:, self.investable], rules, 1, account=account, capacity=capacity)
         self.action_space = spaces.Box(-1, 1, (math.prod(self._env.action_shape),), np.float32)

@@ -19,7 +19,7 @@ from eigen2.market.data.source import read_prices
 from eigen2.market.data.universe import read_membership
 from eigen2.market.features.encoding import MarketEncoder
 from eigen2.market.serving.orders import write_orders
-from eigen2.market.simulation.base import Terms
+from eigen2.market.simulation.base import EpisodeSettings
 from eigen2.market.simulation.environment import AccountRules, TradingRules
 from eigen2.market.simulation.simulate import hide_window_end
 
@@ -46,7 +46,7 @@ class Trader:
             days = int(spec["trading_days"]), int(spec["settlement_days"])
             # that a column has gone for good is known later only, and no decision may change when later prices come
             rules = TradingRules(**{**spec["rules"], "delisting_return": 0.0})
-            self.terms = Terms(rules, AccountRules(**spec["account"]), *days)
+            self.episode = EpisodeSettings(rules, AccountRules(**spec["account"]), *days)
             self.investable = [str(ticker) for ticker in spec["investable"]]
             if not self.investable:
                 raise ValueError("no ticker to trade")
@@ -103,18 +103,18 @@ class Trader:
         arrays = {name: getattr(panel, name)[context_start:] for name in ("dates", "features", "valid", "prices")}
         panel = replace(panel, splits=Splits.from_days(panel.num_days - context_start, 0, 0), **arrays)
         with altered_as_user_error("the champion"):
-            encoder = MarketEncoder.restore(spec, panel, self.terms)
-            capacity = self.terms.account.capacity(np.array(spec["traded_value"], np.float64))
+            encoder = MarketEncoder.restore(spec, panel, self.episode)
+            capacity = self.episode.account.capacity(np.array(spec["traded_value"], np.float64))
 
         @torch.inference_mode()
         def policy(seen: dict[str, Tensor]) -> Tensor:
             inputs = {name: part[0] for name, part in encoder(seen).items()}  # without the agent axis
-            return self.terms.rules.native_action(self._actor(inputs).float()[None])
+            return self.episode.rules.native_action(self._actor(inputs).float()[None])
 
         return write_orders(
             panel.prices[:, encoder.investable],
-            *(panel.dates, self.investable, self.terms.rules, self.terms.account),
-            policy=hide_window_end(policy, self.terms.window_days),
+            *(panel.dates, self.investable, self.episode.rules, self.episode.account),
+            policy=hide_window_end(policy, self.episode.window_days),
             start=begin - context_start,
             capacity=capacity,
         )

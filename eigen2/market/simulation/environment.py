@@ -7,28 +7,28 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float, Float32, Float64, Int
+from jaxtyping import Float, Float32, Float64, Int, Int16
 from torch import Tensor
 
 from eigen2.core.credit import Credit
 from eigen2.core.replay import Field
 from eigen2.market.evaluation.performance import YEAR
 from eigen2.market.simulation.account import AccountRules, Capacity
-from eigen2.market.simulation.base import (
+from eigen2.market.simulation.bars import (
     CLOSE,
     HIGHEST,
     LEAST_SIZE,
     LOWEST,
-    MAX_OBSERVED,
-    MONEY_FIELDS,
     OPEN,
-    MarketEnvironment,
+    can_close,
+    delisted,
     exit_prices,
     final_closes,
-    largest_orders,
-    priced,
+    halted,
+    has_close,
     tie_breaks,
 )
+from eigen2.market.simulation.base import MAX_OBSERVED, MONEY_FIELDS, MarketEnvironment
 from eigen2.market.simulation.events import NO_CLOSES, NO_FILLS, ClosedPositions, OpenedPositions
 from eigen2.market.simulation.rules import CLOSE_REASONS, TradingRules
 
@@ -39,6 +39,26 @@ MOST_HELD = 255  # days in observations; only a column without prices keeps a po
 MAX_GAIN_PCT = 1e30  # bound of realised gains, as the loss of a short sale is unbounded
 TARGET, GAP, HOLDING, HALTED, DELISTED, WINDOW_END, SIGNAL = range(len(CLOSE_REASONS))
 NO_ORDERS = (NO_FILLS.cell, NO_FILLS.stake, NO_FILLS)
+
+
+def largest_orders(
+    size: Float32[np.ndarray, "agents windows columns"], draws: Int16[np.ndarray, "windows columns"], count: int
+) -> Int[np.ndarray, " chosen"]:
+    """Return flat indices of each account's `count` largest sizes of at least 1, by rank and then by account.
+
+    Of equal ones the highest draw comes first. `size` is overwritten.
+    """
+    chosen: list[np.ndarray] = []
+    first = np.arange(0, size.size, size.shape[-1])
+    for rank in range(min(count, size.shape[-1])):
+        if rank:
+            size.reshape(-1)[chosen[-1]] = 0
+        largest = size.max(-1, keepdims=True)
+        cell = first + np.where(size == largest, draws, np.int16(-2)).argmax(-1).reshape(-1)
+        chosen.append(cell[largest.reshape(-1) >= 1])
+        if len(chosen[-1]) == 0:
+            break
+    return np.concatenate(chosen)
 
 
 class TradingEnvironment(MarketEnvironment):
@@ -243,7 +263,7 @@ class TradingEnvironment(MarketEnvironment):
         """Return the cells whose positions agents close: those with a price and a coefficient that would not open."""
         held = self._held_days.nonzero()[0]
         coefficient = actions.detach().to("cpu", torch.float32).numpy().reshape(-1, 2)[held, 0]
-        priced = np.isfinite(previous_bars[LEAST_SIZE].take(held % previous_bars[0].size))
+        priced = has_close(previous_bars).take(held % previous_bars[0].size)
         exits: np.ndarray = held[priced & (self._side[held] * coefficient < 1)]
         return exits
 
@@ -254,7 +274,7 @@ class TradingEnvironment(MarketEnvironment):
             reached = np.where(self._side.reshape(self._shape) < 0, -self._bars[LOWEST], reached)
         closed: np.ndarray = reached >= self._take_profit.reshape(self._shape)
         due = (self._held_days >= (1 if last_day else self.rules.max_holding_days)).reshape(self._shape)
-        closed |= due & (last_day | priced(self._bars))
+        closed |= due & (last_day | can_close(self._bars))
         cells = closed.reshape(-1)
         cells[exits] = True
         return cells.nonzero()[0]
@@ -276,8 +296,8 @@ class TradingEnvironment(MarketEnvironment):
         price[exited] = side[exited] * fill_price.take(exits % fill_price.size)
         gain_pct, reward = self._earned(cell, price, np.zeros_like(cell))
         reason = np.where(self._held_days[cell] >= self.rules.max_holding_days, HOLDING, WINDOW_END)
-        reason[overdue | np.isinf(bars[LEAST_SIZE])] = HALTED
-        reason[np.isnan(bars[LEAST_SIZE])] = DELISTED
+        reason[overdue | halted(bars)] = HALTED
+        reason[delisted(bars)] = DELISTED
         reason[reached] = TARGET
         reason[bars[OPEN] >= take_profit] = GAP
         reason[exited] = SIGNAL
@@ -327,7 +347,7 @@ class TradingEnvironment(MarketEnvironment):
             days = np.arange(last + 1)
             bars = self._market[(self._start[window] + self._step)[:, None] + days, :, column[:, None]]
             bars = np.moveaxis(bars, -1, 0)
-            closed = (days >= days_left) & priced(bars)
+            closed = (days >= days_left) & can_close(bars)
             if last == end:
                 final = self._start[window] + self._length - 1
                 bars[CLOSE, :, -1], closed[:, -1] = final_closes(self._market, final, column), True

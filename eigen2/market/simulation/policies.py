@@ -15,8 +15,8 @@ from eigen2.errors import UserError
 from eigen2.market.data.panel_rows import members, orderable
 from eigen2.market.evaluation.performance import YEAR
 from eigen2.market.simulation.account import SHARE_TOLERANCE, AccountRules, Capacity
-from eigen2.market.simulation.base import CLOSE as LAST_CLOSE
-from eigen2.market.simulation.base import final_closes, last_valid, market_table
+from eigen2.market.simulation.bars import CLOSE as LAST_CLOSE
+from eigen2.market.simulation.bars import final_closes, last_valid, market_table
 from eigen2.market.simulation.rules import TradingRules
 from eigen2.market.simulation.simulate import Policy, Prices, Simulation
 

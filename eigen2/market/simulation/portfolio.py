@@ -10,7 +10,8 @@ from torch import Tensor
 from eigen2.core.replay import Field
 from eigen2.errors import UserError
 from eigen2.market.simulation.account import AccountRules, Capacity
-from eigen2.market.simulation.base import CLOSE, LEAST_SIZE, MAX_OBSERVED, MONEY_FIELDS, OPEN, MarketEnvironment
+from eigen2.market.simulation.bars import CLOSE, OPEN, delisted, has_close, may_open
+from eigen2.market.simulation.base import MAX_OBSERVED, MONEY_FIELDS, MarketEnvironment
 from eigen2.market.simulation.environment import TradingEnvironment
 from eigen2.market.simulation.rules import TradingRules
 
@@ -92,8 +93,8 @@ class PortfolioEnvironment(MarketEnvironment):
             self.accounts.accrue()
             if self._step == first:
                 price = self._bars[OPEN] if self.rules.execution == "next_open" else before[CLOSE]
-                traded = np.isfinite(before[LEAST_SIZE]) & (price > 0)
-                gone = np.isnan(before[LEAST_SIZE]) & (before[CLOSE] > 0)  # for good: paid out at its last close
+                traded = has_close(before) & (price > 0)
+                gone = delisted(before) & (before[CLOSE] > 0)  # for good: paid out at its last close
                 self._rebalance(weights, np.where(traded, price, before[CLOSE]), traded | gone)
             if self._step == end:
                 self._settle_prices()
@@ -109,7 +110,7 @@ class PortfolioEnvironment(MarketEnvironment):
         self, action: Float[Tensor, "agents windows columns 1"], bars: Float32[np.ndarray, "5 windows columns"]
     ) -> Float64[np.ndarray, "agents windows columns"]:
         """Return the target weights of scores; 0 where they are not numbers."""
-        tradable = torch.from_numpy(bars[LEAST_SIZE] == 1)
+        tradable = torch.from_numpy(may_open(bars))
         score = action.detach().to("cpu", torch.float64)[..., 0].clamp(-1, 1)
         weights: np.ndarray = self.rules.target_weights(score, tradable).nan_to_num(0).numpy()
         return weights

@@ -4,7 +4,7 @@ import numpy as np
 from jaxtyping import Float
 
 from eigen2.market.data.panel_rows import orderable
-from eigen2.market.simulation.base import CLOSE, LEAST_SIZE, OPEN, market_table
+from eigen2.market.simulation.bars import CLOSE, OPEN, halted, market_table
 from eigen2.market.simulation.rules import TradingRules
 from eigen2.market.simulation.simulate import Prices
 
@@ -21,9 +21,10 @@ def relative_returns(prices: Prices, rules: TradingRules) -> Float[np.ndarray, "
     90 % is lost. Columns that cannot be ordered on a day have none.
     """
     market, held = market_table(prices, max(rules.delisting_return, MOST_LOST) or NO_DELISTING_LOSS), rules.holding_days
-    closed = ~np.isposinf(market[:, LEAST_SIZE]) & (market[:, CLOSE] > 0)
-    log_open = np.log(market[:, OPEN].astype(np.float64))
-    log_close = np.log(market[:, CLOSE].astype(np.float64), where=closed, out=np.full(closed.shape, np.nan))
+    bars = market.swapaxes(0, 1)
+    closed = ~halted(bars) & (bars[CLOSE] > 0)
+    log_open = np.log(bars[OPEN].astype(np.float64))
+    log_close = np.log(bars[CLOSE].astype(np.float64), where=closed, out=np.full(closed.shape, np.nan))
     returns = np.full(closed.shape, np.nan)
     stop = max(len(closed) - held, 0)
     entry = log_open[1 : stop + 1] if rules.execution == "next_open" else log_close[:stop]

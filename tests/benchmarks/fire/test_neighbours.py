@@ -1,4 +1,4 @@
-"""Graphs of four and eight neighbours against the model of eigen2 and known arrival times."""
+"""StepRunner of four and eight neighbours against the model of eigen2 and known arrival times."""
 
 import numpy as np
 import pytest

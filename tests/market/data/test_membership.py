@@ -28,7 +28,7 @@ from eigen2.market.features.encoding import AverageEncoder
 from eigen2.market.serving.gym import TradingEnv
 from eigen2.market.serving.trader import Trader
 from eigen2.market.simulation.account import AccountRules
-from eigen2.market.simulation.base import Terms, window_options
+from eigen2.market.simulation.base import EpisodeSettings, window_options
 from eigen2.market.simulation.policies import buy_and_hold, minimum_variance
 from eigen2.market.simulation.portfolio import make_environment
 from eigen2.market.simulation.rules import TradingRules
@@ -258,7 +258,7 @@ def members_in_holdout() -> tuple[Market, AverageEncoder]:
     found = panel()
     rules, account = TradingRules(max_holding_days=3, max_opens_per_day=2), AccountRules(unit_share=0.05)
     columns = resolve(Universe(), found)
-    encoder = AverageEncoder(found, columns, 20, Terms(rules, account, 15, 5))
+    encoder = AverageEncoder(found, columns, 20, EpisodeSettings(rules, account, 15, 5))
     holdout = found.splits.holdout
     days = range(holdout.start - 1, holdout.stop)
     scores = fit_rankers(encoder, found, 3, days)
@@ -319,7 +319,9 @@ def test_learners_and_rank_ic_know_members_alone() -> None:
 
 
 def observation(encoder: AverageEncoder, day: int) -> dict[str, Tensor]:
-    env = make_environment(panel().prices[:, encoder.investable], encoder.terms.rules, 1, account=encoder.terms.account)
+    env = make_environment(
+        panel().prices[:, encoder.investable], encoder.episode.rules, 1, account=encoder.episode.account
+    )
     return env.reset(options=window_options([day], 5, 8))[0]
 
 

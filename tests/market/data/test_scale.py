@@ -13,13 +13,13 @@ from eigen2.errors import UserError
 from eigen2.market.data.cache import load_panel
 from eigen2.market.data.panel import FeatureScale, MarketPanel, build_panel
 from eigen2.market.features.encoding import AverageEncoder, MarketEncoder
-from eigen2.market.simulation.base import Terms
+from eigen2.market.simulation.base import EpisodeSettings
 from eigen2.market.simulation.environment import AccountRules, TradingRules
 from eigen2.market.synthetic.generator import SyntheticMarket
 
 DAYS, SHORT = 420, 300
 SIZES = {"validation_days": 40, "holdout_days": 20}
-TERMS = Terms(TradingRules(), AccountRules(), trading_days=6, settlement_days=4)
+EPISODE = EpisodeSettings(TradingRules(), AccountRules(), trading_days=6, settlement_days=4)
 
 
 def long_prices() -> pd.DataFrame:
@@ -55,11 +55,11 @@ def test_averages_are_standardised_as_they_were() -> None:
     days = torch.arange(30, SHORT)[None]
     panel = build_panel(LONG, **SIZES, scale=FITTED.scale)
     for investable in ([0, 1], [0, 1, 2, 3]):
-        settings = (16, TERMS)
+        settings = (16, EPISODE)
         fitted = AverageEncoder(FITTED, investable, *settings)
         saved = json.loads(json.dumps({"encoding": "averages", "context_days": 16, **fitted.state_dict()}))
         assert FeatureScale.from_dict(saved["scale"]) == FITTED.scale
-        again = MarketEncoder.restore(saved, panel, TERMS)
+        again = MarketEncoder.restore(saved, panel, EPISODE)
         assert again.state_dict() == fitted.state_dict()
         for ours, right in zip(again.describe(days), fitted.describe(days), strict=True):
             assert torch.equal(ours, right)

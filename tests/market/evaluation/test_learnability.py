@@ -13,7 +13,7 @@ from eigen2.market.evaluation.learnability import UNKNOWN, luck, shuffle_columns
 from eigen2.market.evaluation.rankers import fit_rankers
 from eigen2.market.features.encoding import AverageEncoder
 from eigen2.market.simulation.account import AccountRules
-from eigen2.market.simulation.base import Terms
+from eigen2.market.simulation.base import EpisodeSettings
 from eigen2.market.simulation.rules import TradingRules
 from eigen2.market.synthetic.generator import SyntheticMarket, write_parquet
 
@@ -100,7 +100,7 @@ def test_tickers_are_chosen_without_a_look_at_the_holdout(
 def test_learners_rank_what_can_be_ordered() -> None:
     market = SyntheticMarket(days=400, columns=8, delistings=0.5, late_listings=0.5, missing=0.02, seed=1)
     panel = build_panel(market.generate(), validation_days=60, holdout_days=80)
-    encoder = AverageEncoder(panel, list(range(8)), 20, Terms(TradingRules(), AccountRules(), 20, 5))
+    encoder = AverageEncoder(panel, list(range(8)), 20, EpisodeSettings(TradingRules(), AccountRules(), 20, 5))
     days = range(panel.splits.holdout.start, panel.num_days)
     for scores in fit_rankers(encoder, panel, 5, days).values():
         ranked = np.isfinite(scores[days.start :])

@@ -14,7 +14,8 @@ from eigen2.market.data.cache import load_panel
 from eigen2.market.data.panel import MarketPanel, Splits, build_panel
 from eigen2.market.features.averages import CLIP, column_groups, spans
 from eigen2.market.features.encoding import AverageEncoder, WindowEncoder
-from eigen2.market.simulation.base import Terms, tie_breaks, window_options
+from eigen2.market.simulation.bars import tie_breaks
+from eigen2.market.simulation.base import EpisodeSettings, window_options
 from eigen2.market.simulation.environment import AccountRules, TradingEnvironment, TradingRules
 from eigen2.market.synthetic.generator import SyntheticMarket
 from tests.market.panels import plain_scale
@@ -23,11 +24,11 @@ FEATURES, CHANNELS = 9, 10
 HALF = 2**-11
 """Largest relative error of half precision."""
 RULES = TradingRules(max_target=40, max_holding_days=8)
-TERMS = Terms(RULES, AccountRules(max_leverage=2.0), trading_days=13, settlement_days=7)
+EPISODE = EpisodeSettings(RULES, AccountRules(max_leverage=2.0), trading_days=13, settlement_days=7)
 
 
 def averages(panel: MarketPanel, investable: list[int], context_days: int) -> AverageEncoder:
-    return AverageEncoder(panel, investable, context_days, TERMS)
+    return AverageEncoder(panel, investable, context_days, EPISODE)
 
 
 def in_memory(panel: MarketPanel) -> MarketPanel:
@@ -212,7 +213,7 @@ def test_windows_are_looked_up_in_the_panel_itself() -> None:
     panel = random_panel(days=40, columns=4, train=30)
     env = TradingEnvironment(panel.prices[:, [1, 3]], RULES, agents=3, windows=2)
     observation, _ = env.reset(options=window_options([10, 12], 15, 20))
-    encoder = WindowEncoder(panel, [1, 3], 5, TERMS)
+    encoder = WindowEncoder(panel, [1, 3], 5, EPISODE)
     inputs = encoder(observation)
     assert inputs["day"].tolist() == [[10, 12]]
     assert inputs["panel"].data_ptr() == torch.from_numpy(panel.features).data_ptr()
@@ -265,7 +266,7 @@ def inputs_until(panel: MarketPanel, last_known: int, investable: list[int], see
     """Return the network inputs of an episode of random trades, one a day, up to the close of `last_known`."""
     rules = TradingRules(max_holding_days=4, max_opens_per_day=2)
     env = TradingEnvironment(panel.prices[:, investable], rules, agents=2, windows=1)
-    encoder = AverageEncoder(panel, investable, 6, Terms(rules, AccountRules(), panel.num_days - 10, 5))
+    encoder = AverageEncoder(panel, investable, 6, EpisodeSettings(rules, AccountRules(), panel.num_days - 10, 5))
     rng = np.random.default_rng(seed)
     observation, _ = env.reset(options=window_options([5], panel.num_days - 10, panel.num_days - 5))
     inputs = [encoder(observation)]

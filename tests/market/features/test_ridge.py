@@ -11,7 +11,7 @@ from eigen2.market.data.panel import MarketPanel, build_panel
 from eigen2.market.data.source import LISTED_DAYS
 from eigen2.market.features.encoding import AverageEncoder
 from eigen2.market.features.ridge import FOLDS, PENALTIES, Ridge, fit_ridge
-from eigen2.market.simulation.base import Terms
+from eigen2.market.simulation.base import EpisodeSettings
 from eigen2.market.simulation.environment import AccountRules, TradingRules
 from eigen2.market.simulation.returns import relative_returns
 from eigen2.market.synthetic.generator import SyntheticMarket
@@ -22,7 +22,7 @@ MARKET = SyntheticMarket(days=400, columns=6, signal=0.5, half_life_days=10.0, m
 
 
 def encoder_of(panel: MarketPanel) -> AverageEncoder:
-    return AverageEncoder(panel, list(range(panel.num_columns)), CONTEXT, Terms(RULES, AccountRules(), 20, 5))
+    return AverageEncoder(panel, list(range(panel.num_columns)), CONTEXT, EpisodeSettings(RULES, AccountRules(), 20, 5))
 
 
 @pytest.fixture(scope="module")
@@ -197,9 +197,11 @@ def test_no_forecast_depends_on_the_holdout() -> None:
 def test_restored_statistics_forecast_the_same(panel: MarketPanel) -> None:
     encoder = encoder_of(panel)
     saved = {**encoder.state_dict(), "encoding": "averages", "context_days": CONTEXT}
-    terms = Terms(RULES, AccountRules(), 20, 5)
+    episode = EpisodeSettings(RULES, AccountRules(), 20, 5)
     days = torch.arange(panel.num_days)[None]
-    assert torch.equal(encoder.restore(saved, panel, terms).forecasts(days)[:, -60:], encoder.forecasts(days)[:, -60:])
+    assert torch.equal(
+        encoder.restore(saved, panel, episode).forecasts(days)[:, -60:], encoder.forecasts(days)[:, -60:]
+    )
 
 
 def test_too_few_days_to_learn_from_forecast_nothing() -> None:
@@ -220,8 +222,8 @@ def test_features_do_not_tell_how_columns_fare_on_the_training_days() -> None:
     for seed in range(4):
         market = SyntheticMarket(days=1100, columns=60, signal=0.0, gap=0.7, seed=seed)
         panel = build_panel(market.generate(), validation_days=50, holdout_days=50)
-        terms = Terms(TradingRules(), AccountRules(), 20, 5)
-        encoder = AverageEncoder(panel, list(range(60)), 64, terms)
+        episode = EpisodeSettings(TradingRules(), AccountRules(), 20, 5)
+        encoder = AverageEncoder(panel, list(range(60)), 64, episode)
         ridge = encoder.fit_ridge(panel, panel.splits.train)
         found.append(ridge.correlation)
         worth.append(ridge.worth)

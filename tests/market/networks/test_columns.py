@@ -18,11 +18,11 @@ from eigen2.market.networks.columns import (
     PORTFOLIO,
     ROOM,
     TAKE_PROFIT_BIAS,
-    Choice,
     ColumnActor,
     ColumnCritic,
     DayColumnActor,
     MarketSizes,
+    TradeModel,
 )
 from eigen2.market.simulation.rules import TradingRules
 from tests.erl.reference import with_weights
@@ -195,8 +195,8 @@ def test_every_input_counts_and_rows_of_a_batch_do_not_mix(make: Callable[[], nn
 
 def test_the_gradient_of_the_critic_raises_its_value() -> None:
     """Its gradient reaches coefficient and target of every column, and a small step along it raises the value."""
-    # of a choice there is no gradient but the one in its place, which is none of small steps
-    network = random_networks(lambda: ColumnCritic(replace(SIZES, choice=Choice(sharpness=0.0))), count=1)[0]
+    # with a sharpness of 0 orders have no gradient but the one in its place, which is none of small steps
+    network = random_networks(lambda: ColumnCritic(replace(SIZES, trade_model=TradeModel(sharpness=0.0))), count=1)[0]
     inputs = of_agent(random_inputs(AXES["shared"]), 0)
     action = random_action(1)[0].requires_grad_()
     value = network(inputs, action)
@@ -207,9 +207,9 @@ def test_the_gradient_of_the_critic_raises_its_value() -> None:
         assert (network(inputs, action + step) > value).all()
 
 
-def blind_critic(choice: Choice) -> nn.Module:
+def blind_critic(model: TradeModel) -> nn.Module:
     """Build a critic that sees actions only through the columns they choose."""
-    network = random_networks(lambda: ColumnCritic(replace(SIZES, choice=choice)), 1)[0]
+    network = random_networks(lambda: ColumnCritic(replace(SIZES, trade_model=model)), 1)[0]
     with torch.no_grad():
         network.get_parameter("trunk.position.weight")[:, PORTFOLIO["orders"] :] = 0
     return network
@@ -224,7 +224,7 @@ def free_inputs(held: Tensor | None = None) -> Inputs:
 
 
 def test_the_critic_judges_the_columns_that_would_be_ordered() -> None:
-    network, inputs = blind_critic(Choice(TradingRules(max_opens_per_day=2))), free_inputs()
+    network, inputs = blind_critic(TradeModel(TradingRules(max_opens_per_day=2))), free_inputs()
     action = uniform()
     value = network(inputs, action)
     best = action[..., 0].topk(2).indices
@@ -240,7 +240,10 @@ def test_the_critic_judges_the_columns_that_would_be_ordered() -> None:
 def test_what_is_held_cannot_be_ordered_and_draws_decide_between_equal_columns(orders: int) -> None:
     held = torch.zeros(BATCH, COLUMNS)
     held[:, 2] = 1
-    network, inputs = blind_critic(Choice(TradingRules(max_opens_per_day=orders, early_close=False))), free_inputs(held)
+    network, inputs = (
+        blind_critic(TradeModel(TradingRules(max_opens_per_day=orders, early_close=False))),
+        free_inputs(held),
+    )
     inputs[DRAWS] = torch.tensor([1, 5, 9, 3, 7, 0, 2], dtype=torch.int16).expand(BATCH, COLUMNS)
     value = network(inputs, torch.ones(BATCH, COLUMNS, 2))
     leading = torch.full((BATCH, COLUMNS, 2), -1.0)
@@ -252,11 +255,11 @@ def test_what_is_held_cannot_be_ordered_and_draws_decide_between_equal_columns(o
 
 @pytest.mark.parametrize("short", [False, True])
 def test_orders_below_the_least_size_are_none(short: bool) -> None:
-    choice = Choice(TradingRules(allow_short=short, max_opens_per_day=3))
+    model = TradeModel(TradingRules(allow_short=short, max_opens_per_day=3))
     least = 1 / 5 if short else 2 / 5 - 1  # of coefficients up to 5
     size = torch.tensor([0.999, 0.0, least + 1e-3, least - 1e-3, -1.0])
-    coefficient = choice.coefficient(size[:, None].expand(5, 2))
-    ordered = choice.ordered(coefficient, torch.ones(5, dtype=torch.bool), torch.arange(5))
+    coefficient = model.coefficient(size[:, None].expand(5, 2))
+    ordered = model.ordered(coefficient, torch.ones(5, dtype=torch.bool), torch.arange(5))
     assert ordered.tolist() == [True, False, True, False, True] if short else [True, True, True, False, False]
 
 
@@ -266,7 +269,9 @@ def test_short_sales_count_by_their_size_but_for_the_forecast() -> None:
     lowest[:, 3, 0] = -0.9
     highest = action.clone()
     highest[:, 3, 0] = 0.9
-    short, long = (blind_critic(Choice(TradingRules(allow_short=short, early_close=False))) for short in (True, False))
+    short, long = (
+        blind_critic(TradeModel(TradingRules(allow_short=short, early_close=False))) for short in (True, False)
+    )
     twice = 2 * 0.9 * short.forecast(inputs)[:, 3]
     torch.testing.assert_close(short(inputs, highest) - short(inputs, lowest), twice, rtol=2e-3, atol=1e-4)
     assert (long(inputs, lowest) - long(inputs, highest)).abs().min() > 1e-4
@@ -281,8 +286,8 @@ def test_the_gradient_says_what_would_change_if_a_column_were_preferred(early_cl
     action = rounded_action(uniform())
     action[:, 5, 0] = -0.75
     action.requires_grad_()
-    choice = Choice(TradingRules(early_close=early_close), sharpness=3.0)
-    weights, _ = choice.weights(action, inputs["portfolio"], inputs[DRAWS])
+    model = TradeModel(TradingRules(early_close=early_close), sharpness=3.0)
+    weights, _ = model.weights(action, inputs["portfolio"], inputs[DRAWS])
     pooled = (weights[:, None] @ tokens)[:, 0]
     free = torch.where(inputs["portfolio"][..., 0] > 0, action[..., 0], -10)
     chosen = (torch.arange(BATCH), free.argmax(1))
@@ -305,7 +310,7 @@ def test_the_softmax_tells_columns_apart_where_sizes_are_near_their_bound() -> N
     inputs = free_inputs()
     numbers = torch.linspace(0, 6, COLUMNS).expand(BATCH, COLUMNS).clone().requires_grad_()
     action = torch.stack([numbers.tanh(), torch.zeros_like(numbers)], -1)
-    weights, _ = Choice(TradingRules(early_close=False)).weights(action, inputs["portfolio"], inputs[DRAWS])
+    weights, _ = TradeModel(TradingRules(early_close=False)).weights(action, inputs["portfolio"], inputs[DRAWS])
     found = torch.autograd.grad(weights[..., -2].sum(), numbers)[0]
     soft = torch.softmax(numbers.detach(), 1)
     expected = soft[:, -2:-1] * (torch.eye(COLUMNS)[-2] - soft)
@@ -319,7 +324,7 @@ def test_the_gradient_of_closing_has_the_same_bits_beside_any_others() -> None:
 
     def gradient(own: slice) -> Tensor:
         leaf = action[own].clone().requires_grad_()
-        stakes = Choice(TradingRules(early_close=True)).closed_stakes(leaf, portfolio[own], torch.ones(1))
+        stakes = TradeModel(TradingRules(early_close=True)).closed_stakes(leaf, portfolio[own], torch.ones(1))
         return torch.autograd.grad(stakes.sum(), leaf)[0]
 
     apart = [gradient(slice(agent, agent + 1)) for agent in range(agents)]
@@ -328,13 +333,13 @@ def test_the_gradient_of_closing_has_the_same_bits_beside_any_others() -> None:
 
 def test_a_value_holds_the_forecasts_of_what_is_traded() -> None:
     """Raising all forecasts by 1 raises the value by the sum of the weights."""
-    inputs, action, choice = free_inputs(), rounded_action(uniform()), Choice()
-    critic = blind_critic(choice)
+    inputs, action, model = free_inputs(), rounded_action(uniform()), TradeModel()
+    critic = blind_critic(model)
     before, forecast = critic(inputs, action), critic.forecast(inputs)
     with torch.no_grad():
         critic.return_head.bias += 1
     torch.testing.assert_close(critic.forecast(inputs), forecast + 1)
-    _, added = choice.weights(action, inputs["portfolio"], inputs[DRAWS])
+    _, added = model.weights(action, inputs["portfolio"], inputs[DRAWS])
     assert added.sum() > 0
     torch.testing.assert_close(critic(inputs, action), before + added.sum(1))
 
@@ -348,6 +353,6 @@ def test_positions_are_added_by_side_and_closed_ones_taken_away_for_the_days_lef
     portfolio[2:, 5] = torch.tensor([0.5, -1.0, 1.0])
     action[:2, 0] = torch.tensor([-0.8, 0.4])
     rules = TradingRules(allow_short=True, early_close=True, max_opens_per_day=2)
-    weight, added = Choice(rules).weights(action, portfolio, torch.arange(5))
+    weight, added = TradeModel(rules).weights(action, portfolio, torch.arange(5))
     torch.testing.assert_close(added, torch.tensor([-0.4, 0.2, -0.25 * 0.75, 0.5 * 0.5, 0]), rtol=2e-3, atol=1e-6)
     torch.testing.assert_close(weight, torch.tensor([0.4, 0.2, 0.25, 0.5, 0.5]), rtol=2e-3, atol=1e-6)

@@ -12,7 +12,7 @@ from eigen2.erl.module import ERLModule
 from eigen2.errors import UserError
 from eigen2.market.data.universe import Universe
 from eigen2.market.datamodule import MarketDataModule
-from eigen2.market.networks.columns import Choice, ColumnActor, MarketSizes
+from eigen2.market.networks.columns import ColumnActor, MarketSizes, TradeModel
 from eigen2.market.networks.windows import CnnLstmActor, CnnLstmCritic, ConvolutionCritic
 from eigen2.market.simulation.account import AccountRules
 from eigen2.market.simulation.rules import TradingRules
@@ -70,12 +70,14 @@ def test_sizes_say_what_networks_are_built_for() -> None:
     data.setup("fit")
     data.build(3, torch.device("cpu"))
     shapes = {"day": (), "panel": (4, 9), "investable": (2,), "portfolio": (2, 8), "draws": (2,), "market": (1,)}
-    assert data.sizes == MarketSizes(shapes, action=(2, 2), context=20, choice=Choice(data.rules, data.account))
+    assert data.sizes == MarketSizes(
+        shapes, action=(2, 2), context=20, trade_model=TradeModel(data.rules, data.account)
+    )
 
 
 def test_a_critic_that_is_named_judges_by_the_rules_of_the_run(tmp_path: Path) -> None:
     data = market(rules=TradingRules(max_holding_days=3), account=AccountRules(unit_share=0.05))
     module = fit(tmp_path, data, critic=partial(ConvolutionCritic, hidden=4))
     critic = module.network_makers(data)[1]()
-    assert critic.choice == Choice(data.rules, data.account)
+    assert critic.trade_model == TradeModel(data.rules, data.account)
     assert data.needed_bytes(3)["encoder"] == data.encoder.nbytes == 200 * 2 * 2  # the draws

@@ -17,7 +17,7 @@ from eigen2.errors import UserError
 from eigen2.market.data.panel import build_panel
 from eigen2.market.features.encoding import AverageEncoder
 from eigen2.market.serving.gym import TradingEnv
-from eigen2.market.simulation.base import Terms, window_options
+from eigen2.market.simulation.base import EpisodeSettings, window_options
 from eigen2.market.simulation.environment import AccountRules, TradingEnvironment, TradingRules
 from eigen2.market.synthetic.generator import SyntheticMarket
 from eigen2.registration import ENV_ID
@@ -97,7 +97,7 @@ def test_gymnasiums_checkers_find_nothing_and_its_vectors_do_the_same() -> None:
 )
 def test_it_is_the_environment_driven_by_hand(rules: TradingRules, own: list[int], start: int) -> None:
     env = trading(rules=rules, investable={"tickers": [f"S{column:04d}" for column in reversed(own)]})
-    encoder = AverageEncoder(PANEL, own, 20, Terms(rules, AccountRules(), 15, 5))
+    encoder = AverageEncoder(PANEL, own, 20, EpisodeSettings(rules, AccountRules(), 15, 5))
     reference = TradingEnvironment(PANEL.prices[:, own], rules, agents=1)
     expected, _ = reference.reset(options=window_options([start], 15, 20))
     observation, info = env.reset(options={"start_idx": start})

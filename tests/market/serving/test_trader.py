@@ -144,7 +144,7 @@ def test_a_users_own_actor_is_loaded_only_if_asked_for(exported: Path) -> None:
     with pytest.raises(UserError, match="was made by a function"):
         changed(exported, actor=None).actor()
     for path, settings, message in (
-        ("eigen2.market.networks.columns.Choice", {}, "it is not a network"),
+        ("eigen2.market.networks.columns.TradeModel", {}, "it is not a network"),
         ("eigen2.nowhere.A", {}, "No module named"),
         ("eigen2.market.networks.columns.ColumnActor", {"hidden": 8}, "weights are not of ColumnActor"),
     ):

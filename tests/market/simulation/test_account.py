@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from eigen2.errors import UserError
 from eigen2.market.simulation.account import TRADE, AccountRecord, AccountRules, Accounts
-from eigen2.market.simulation.base import tie_breaks, window_options
+from eigen2.market.simulation.bars import tie_breaks
+from eigen2.market.simulation.base import window_options
 from eigen2.market.simulation.environment import TradingEnvironment, TradingRules
 from tests.market.simulation.episodes import (
     NAN,

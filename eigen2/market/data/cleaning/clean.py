@@ -12,7 +12,7 @@ from jaxtyping import Float, Int
 
 from eigen2.errors import UserError
 from eigen2.market.data.cleaning.defects import CLOSE, VOLUME, Cells, Found, Mask
-from eigen2.market.data.cleaning.policy import Limits, Policy
+from eigen2.market.data.cleaning.policy import CleaningPolicy, Limits
 from eigen2.market.data.source import VALUES
 
 KEYS = ["date", "ticker"]
@@ -23,12 +23,14 @@ Places = Int[np.ndarray, " some"]
 Rows = Float[np.ndarray, "some 5"]
 
 
-def clean(block: pd.DataFrame, found: Found, policy: Policy, limits: Limits) -> tuple[pd.DataFrame, pd.DataFrame]:
+def clean(
+    block: pd.DataFrame, found: Found, policy: CleaningPolicy, limits: Limits
+) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Apply a policy to a block.
 
     Rows are first dropped, then what is wrong in the remaining ones is masked, then what is left is repaired, splits
     last. A row has an entry in the log for each defect that changes it, in that order, the defects in the order of
-    `Policy`. Undoing the entries from last to first restores the block.
+    `CleaningPolicy`. Undoing the entries from last to first restores the block.
 
     Returns:
         The cleaned block, sorted, with at most one row of each (date, ticker); and the log with `LOG_COLUMNS`: the row
@@ -99,7 +101,7 @@ def _check_failures(block: pd.DataFrame, found: Mapping[str, Mask], actions: Map
             values = ", ".join(f"{value} {first[value]:g}" for value in VALUES)
             raise UserError(
                 f"{found[name].sum()} rows are {name}, first {str(first['ticker'])!r} on {first['date']:%Y-%m-%d}"
-                f" ({values}): correct them, or set --policy.{name} {getattr(Policy(), name)}"
+                f" ({values}): correct them, or set --policy.{name} {getattr(CleaningPolicy(), name)}"
             )
 
 

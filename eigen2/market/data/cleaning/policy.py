@@ -46,7 +46,7 @@ class Limits:
 
 
 @dataclass(frozen=True)
-class Policy:
+class CleaningPolicy:
     """Action for each defect.
 
     keep leaves the row; repair corrects it; mask empties what is wrong: some prices, so that the row counts for the
@@ -113,9 +113,9 @@ class Policy:
             if action not in ACTIONS[name]:
                 raise UserError(f"policy.{name} is {action}; it must be {' or '.join(ACTIONS[name])}")
 
-    def lenient(self) -> Policy:
+    def lenient(self) -> CleaningPolicy:
         """Return the policy with every fail replaced by the default action."""
-        return Policy(**{name: action for name, action in asdict(self).items() if action != "fail"})
+        return CleaningPolicy(**{name: action for name, action in asdict(self).items() if action != "fail"})
 
 
 MEANINGS = {
@@ -139,7 +139,7 @@ MEANINGS = {
     "unknown_volume": "volume not known",
 }
 """What each defect is, in a few words."""
-DEFECTS = tuple(field.name for field in fields(Policy))
+DEFECTS = tuple(field.name for field in fields(CleaningPolicy))
 """Every defect; the log names a row with several by the first."""
-ACTIONS = {name: get_args(kind) for name, kind in get_type_hints(Policy).items()}
+ACTIONS = {name: get_args(kind) for name, kind in get_type_hints(CleaningPolicy).items()}
 """Possible actions for each defect."""

@@ -19,7 +19,7 @@ from eigen2.market.data.cleaning.blocks import SortedRows
 from eigen2.market.data.cleaning.clean import LOG_COLUMNS, clean
 from eigen2.market.data.cleaning.defects import find
 from eigen2.market.data.cleaning.inputs import Inputs
-from eigen2.market.data.cleaning.policy import Limits, Policy
+from eigen2.market.data.cleaning.policy import CleaningPolicy, Limits
 from eigen2.market.data.cleaning.report import Report
 from eigen2.market.data.cleaning.resample import daily_bars
 from eigen2.market.data.csv_format import CsvFormat
@@ -33,7 +33,7 @@ LOG_SCHEMA = pa.schema([(name, pa.string() if name in TEXT_OF_LOG else pa.float6
 
 def inspect(
     paths: Sequence[str | Path],
-    policy: Policy = Policy(),  # noqa: B008 - read, never changed
+    policy: CleaningPolicy = CleaningPolicy(),  # noqa: B008 - read, never changed
     limits: Limits = Limits(),  # noqa: B008
     indicators: Sequence[str] = (),
     form: CsvFormat = CsvFormat(),  # noqa: B008
@@ -63,7 +63,7 @@ def inspect(
 def prepare(
     paths: Sequence[str | Path],
     out: str | Path,
-    policy: Policy = Policy(),  # noqa: B008 - read, never changed
+    policy: CleaningPolicy = CleaningPolicy(),  # noqa: B008 - read, never changed
     limits: Limits = Limits(),  # noqa: B008
     indicators: Sequence[str] = (),
     form: CsvFormat = CsvFormat(),  # noqa: B008
@@ -126,7 +126,7 @@ def _sort(
 
 
 def _clean_blocks(
-    rows: SortedRows, report: Report, policy: Policy, limits: Limits, indicators: Sequence[str]
+    rows: SortedRows, report: Report, policy: CleaningPolicy, limits: Limits, indicators: Sequence[str]
 ) -> Iterator[tuple[pd.DataFrame, pd.DataFrame]]:
     """Yield cleaned blocks and their logs, and add each to the report."""
     for block in rows.blocks():

@@ -12,7 +12,7 @@ import pandas as pd
 from eigen2.market.data.checks import steps_line
 from eigen2.market.data.cleaning.inputs import Inputs
 from eigen2.market.data.cleaning.levels import Mask
-from eigen2.market.data.cleaning.policy import MEANINGS, Policy
+from eigen2.market.data.cleaning.policy import MEANINGS, CleaningPolicy
 from eigen2.market.data.panel_rows import some
 from eigen2.market.data.source import PRICE_COLUMNS
 
@@ -33,7 +33,7 @@ class Report:
         prepared: result of cleaning: rows, usable rows (with an open or a close) and their tickers, and rows by action.
     """
 
-    def __init__(self, inputs: Inputs, days: np.ndarray, policy: Policy, bars: int | None = None) -> None:
+    def __init__(self, inputs: Inputs, days: np.ndarray, policy: CleaningPolicy, bars: int | None = None) -> None:
         self._inputs: list[dict[str, Any]] = [
             {"path": str(source.path), "layout": source.layout, "left_out": source.left_out} for source in inputs.files
         ]

@@ -11,7 +11,7 @@ import pytest
 
 from eigen2.market.data.cleaning.clean import clean
 from eigen2.market.data.cleaning.defects import find
-from eigen2.market.data.cleaning.policy import Limits, Policy
+from eigen2.market.data.cleaning.policy import CleaningPolicy, Limits
 from eigen2.market.data.source import PRICE_COLUMNS
 from tests.market.data.cleaning.rows import DATA, Row, as_block, by_row, calendar_of, fillers, flat
 
@@ -193,7 +193,7 @@ def test_kind(name: str) -> None:
     expected = expected_of(KINDS[name], block, context)
     assert by_row(found.rows) == expected
     # what is wrong is gone, and all else is as it was, splits apart
-    cleaned, _ = clean(block, found, Policy(split_like="keep"), Limits())
+    cleaned, _ = clean(block, found, CleaningPolicy(split_like="keep"), Limits())
     prices = {(row.date, row.ticker): row[3:7] for row in cleaned.itertuples()}
     right = {
         (row.date, row.ticker): right_prices(row, wrong)

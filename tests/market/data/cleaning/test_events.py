@@ -12,7 +12,7 @@ import torch
 
 from eigen2.market.data.cleaning.clean import clean
 from eigen2.market.data.cleaning.defects import find
-from eigen2.market.data.cleaning.policy import Limits, Policy
+from eigen2.market.data.cleaning.policy import CleaningPolicy, Limits
 from eigen2.market.data.panel import build_panel
 from eigen2.market.data.source import VALUES
 from eigen2.market.simulation.account import AccountRules
@@ -60,7 +60,7 @@ def path(event: pd.Series) -> pd.DataFrame:
 def tables() -> tuple[pd.DataFrame, pd.DataFrame]:
     """All events on the same days, as they came and as they are prepared."""
     raw = as_block(pd.concat([*(path(event) for _, event in events().iterrows()), fillers(DAYS)]))
-    cleaned, _ = clean(raw, find(raw, calendar_of(raw), Limits()), Policy(), Limits())
+    cleaned, _ = clean(raw, find(raw, calendar_of(raw), Limits()), CleaningPolicy(), Limits())
     return raw, cleaned
 
 
@@ -116,7 +116,7 @@ def test_no_form_of_a_table_hides_a_crash_from_an_account(form: str, volume: boo
     raw = as_block(pd.concat([rows if volume else rows.assign(volume=np.nan), fillers(DAYS)]))
     found = find(raw, calendar_of(raw), Limits())
     assert not {*raw["ticker"][found.rows["split_like"]]} & {*crashes["name"]}
-    cleaned, _ = clean(raw, found, Policy(), Limits())
+    cleaned, _ = clean(raw, found, CleaningPolicy(), Limits())
     gains, true = gains_across_events(cleaned, crashes), true_gains(raw, crashes)
     # a position that is due while a row is masked waits for the next price
     np.testing.assert_allclose(gains, true, atol=2e-6)

@@ -8,7 +8,7 @@ import pytest
 
 from eigen2.market.data.cleaning.clean import clean
 from eigen2.market.data.cleaning.defects import find
-from eigen2.market.data.cleaning.policy import Limits, Policy
+from eigen2.market.data.cleaning.policy import CleaningPolicy, Limits
 from eigen2.market.data.source import PRICE_COLUMNS, VALUES
 from tests.market.data.cleaning.rows import (
     DATA,
@@ -156,7 +156,7 @@ def test_kind(kind: str) -> None:
     found = find(block, calendar_of(block), Limits())
     names = {row: names for row, names in enumerate(by_row(found.rows)) if names}
     assert names == {row: set(words.split()) for row, words in expected.items()}
-    cleaned, _ = clean(block, found, Policy(split_like="keep", close_basis="keep"), Limits())
+    cleaned, _ = clean(block, found, CleaningPolicy(split_like="keep", close_basis="keep"), Limits())
     right = excerpt.copy()
     for word in emptied.split():
         row, _, column = word.rpartition(":")

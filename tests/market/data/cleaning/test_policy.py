@@ -15,18 +15,18 @@ from hypothesis import strategies as st
 from eigen2.errors import UserError
 from eigen2.market.data.cleaning.clean import LOG_COLUMNS, VALUES, clean
 from eigen2.market.data.cleaning.defects import find
-from eigen2.market.data.cleaning.policy import ACTIONS, DEFECTS, Action, Limits, Policy
+from eigen2.market.data.cleaning.policy import ACTIONS, DEFECTS, Action, CleaningPolicy, Limits
 from eigen2.market.data.panel import build_panel
 from eigen2.market.data.source import COLUMNS, PRICE_COLUMNS
 from eigen2.market.synthetic.generator import SyntheticMarket
 from tests.market.data.cleaning.rows import as_block, calendar_of, fillers, series, table
 
 NOTHING = [np.nan] * 5
-KEEP = Policy(**{name: "keep" if "keep" in ACTIONS[name] else "drop" for name in DEFECTS})  # type: ignore[arg-type]
+KEEP = CleaningPolicy(**{name: "keep" if "keep" in ACTIONS[name] else "drop" for name in DEFECTS})  # type: ignore[arg-type]
 
 
-def cleaned(block: pd.DataFrame, policy: Policy | None = None) -> tuple[pd.DataFrame, pd.DataFrame]:
-    return clean(block, find(block, calendar_of(block), Limits()), policy or Policy(), Limits())
+def cleaned(block: pd.DataFrame, policy: CleaningPolicy | None = None) -> tuple[pd.DataFrame, pd.DataFrame]:
+    return clean(block, find(block, calendar_of(block), Limits()), policy or CleaningPolicy(), Limits())
 
 
 def values(frame: pd.DataFrame) -> list[list[float]]:
@@ -61,18 +61,18 @@ def test_what_cannot_be_done_is_refused() -> None:
     repairable = {"conflicting_duplicate", "close_basis", "split_like"}
     assert {name for name in DEFECTS if "repair" not in refused[name]} == repairable
     assert {name for name in DEFECTS if "mask" in refused[name]} == {"duplicate", "missing_price", "reused_ticker"}
-    policy = Policy()
+    policy = CleaningPolicy()
     object.__setattr__(policy, "infinite_price", "keep")  # as where types are not checked
     with pytest.raises(UserError, match=r"^policy.infinite_price is keep; it must be mask or drop or fail$"):
         policy.__post_init__()
-    strict = Policy(**dict.fromkeys(DEFECTS, "fail"))  # type: ignore[arg-type]
-    assert strict.lenient() == Policy()
-    assert replace(strict, jump="drop").lenient() == Policy(jump="drop")
+    strict = CleaningPolicy(**dict.fromkeys(DEFECTS, "fail"))  # type: ignore[arg-type]
+    assert strict.lenient() == CleaningPolicy()
+    assert replace(strict, jump="drop").lenient() == CleaningPolicy(jump="drop")
 
 
 def test_clean_rows_stay_as_they_are() -> None:
     market = SyntheticMarket(days=200, columns=12, seed=1, missing=0.05).generate()
-    for policy in (Policy(), KEEP, Policy(**dict.fromkeys(DEFECTS, "fail"))):  # type: ignore[arg-type]
+    for policy in (CleaningPolicy(), KEEP, CleaningPolicy(**dict.fromkeys(DEFECTS, "fail"))):  # type: ignore[arg-type]
         out, log = cleaned(market, policy)
         pd.testing.assert_frame_equal(out, market)
         assert log.empty
@@ -126,7 +126,7 @@ def test_the_actions_on_one_row(defect: str, change: dict[str, float], masked: s
     with pytest.raises(UserError) as error:
         cleaned(block, replace(KEEP, **{defect: "fail"}))
     shown = ", ".join(f"{name} {block.loc[2, name]:g}" for name in VALUES)
-    remedy = f"correct them, or set --policy.{defect} {getattr(Policy(), defect)}"
+    remedy = f"correct them, or set --policy.{defect} {getattr(CleaningPolicy(), defect)}"
     assert str(error.value) == f"1 rows are {defect}, first 'A' on 2020-01-08 ({shown}): {remedy}"
     pd.testing.assert_frame_equal(block, before)
 
@@ -156,7 +156,7 @@ def test_unknown_volumes_are_masked_and_infinite_ones_always() -> None:
     block["volume"] = [-1.0, np.inf, 0.0, np.nan, -np.inf, 5.0]
     block.loc[4, "open"] = np.nan  # also where nothing is compared
     for action, expected in (("mask", [np.nan] * 5 + [5.0]), ("keep", [-1.0, np.nan, 0.0, np.nan, np.nan, 5.0])):
-        out, log = cleaned(block, Policy(unknown_volume=action))  # type: ignore[arg-type]
+        out, log = cleaned(block, CleaningPolicy(unknown_volume=action))  # type: ignore[arg-type]
         np.testing.assert_array_equal(out["volume"], expected)
         pd.testing.assert_frame_equal(out[[*PRICE_COLUMNS]], block[[*PRICE_COLUMNS]])
         # the one that was empty already is no change
@@ -181,7 +181,7 @@ def test_a_split_is_taken_out_over_spikes_and_unusable_rows() -> None:
     block = series([100.0, 101.0, 900.0, 100.0, 101.0, 50.0, 50.5, 51.0])
     block.loc[4, "close"] = 500.0
     block["volume"] = -3.0
-    out, log = cleaned(block, Policy(unknown_volume="mask"))
+    out, log = cleaned(block, CleaningPolicy(unknown_volume="mask"))
     np.testing.assert_allclose(out["close"], [50.0, 50.5, np.nan, 50.0, np.nan, 50.0, 50.5, 51.0])
     np.testing.assert_allclose(out["open"], [50.05, 50.5505, np.nan, 50.05, 50.5505, 50.05, 50.5505, 51.051])
     # a row has an entry for each defect that changes it
@@ -206,14 +206,14 @@ def test_of_duplicates_one_row_stays() -> None:
     out, log = cleaned(block)
     np.testing.assert_array_equal(values(out), [list(good), NOTHING, list(good)])
     assert changes(log) == ["conflicting_duplicate drop", "conflicting_duplicate mask", "duplicate drop"]
-    out, log = cleaned(block, Policy(conflicting_duplicate="repair"))
+    out, log = cleaned(block, CleaningPolicy(conflicting_duplicate="repair"))
     assert values(out) == [list(good)] * 3
     assert list(log["action"]) == ["drop", "drop"]
-    out, _ = cleaned(block, Policy(conflicting_duplicate="drop"))
+    out, _ = cleaned(block, CleaningPolicy(conflicting_duplicate="drop"))
     assert values(out) == [list(good)] * 2
     # the last of those that are not dropped for another reason
     outside = table([*rows[:3], (day, "A", 100.0, 102.0, 99.0, 300.0, 50.0)])
-    out, log = cleaned(outside, Policy(conflicting_duplicate="repair", outside_bar="drop"))
+    out, log = cleaned(outside, CleaningPolicy(conflicting_duplicate="repair", outside_bar="drop"))
     assert values(out) == [list(good)] * 2
     assert list(log["defect"]) == ["conflicting_duplicate", "outside_bar"]
 
@@ -287,7 +287,7 @@ TAKEN = {name: st.sampled_from([action for action in ACTIONS[name] if action != 
 @settings(max_examples=8, deadline=None)
 @given(st.integers(0, 2**32 - 1), st.fixed_dictionaries(TAKEN))
 def test_the_log_takes_the_block_to_the_output_and_back(seed: int, actions: dict[str, str]) -> None:
-    policy = Policy(**actions)  # type: ignore[arg-type]
+    policy = CleaningPolicy(**actions)  # type: ignore[arg-type]
     block = dirty_block(np.random.default_rng(seed))
     limits = Limits()
     found = find(block, calendar_of(block), limits)

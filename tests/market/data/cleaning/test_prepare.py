@@ -16,7 +16,7 @@ from eigen2.cli.main import main
 from eigen2.errors import UserError
 from eigen2.market.data.cleaning import prepare as prepare_module
 from eigen2.market.data.cleaning.inputs import Inputs
-from eigen2.market.data.cleaning.policy import DEFECTS, Policy
+from eigen2.market.data.cleaning.policy import DEFECTS, CleaningPolicy
 from eigen2.market.data.cleaning.prepare import changes_path, inspect, prepare
 from eigen2.market.data.cleaning.report import Report
 from eigen2.market.data.panel import build_panel
@@ -84,7 +84,7 @@ def test_every_change_is_in_the_log_and_nothing_else_changes(path: Path, out: Pa
 
 
 def test_a_failure_leaves_everything_as_it_was(path: Path, out: Path) -> None:
-    policy = Policy(high_below_low="fail")
+    policy = CleaningPolicy(high_below_low="fail")
     # inspect counts what prepare would refuse
     finding = inspect([path], policy).findings["high_below_low"]
     assert (finding["rows"], finding["action"]) == (1, "fail")
@@ -96,7 +96,7 @@ def test_a_failure_leaves_everything_as_it_was(path: Path, out: Path) -> None:
         with pytest.raises(UserError, match=rf"{file.name}' exists: .*--overwrite"):
             prepare([path], out)
     with pytest.raises(UserError, match="1 rows are duplicate"):
-        prepare([path], out, Policy(duplicate="fail"), overwrite=True)
+        prepare([path], out, CleaningPolicy(duplicate="fail"), overwrite=True)
     assert out.read_bytes() == b"old"
     prepare([path], out, overwrite=True)
     assert pq.read_metadata(out).num_rows == 180
@@ -191,7 +191,7 @@ def test_json_and_options(path: Path, out: Path, capsys: pytest.CaptureFixture[s
 
 def test_every_defect_has_a_line_of_80_columns(tmp_path) -> None:
     MARKET.to_csv(path := tmp_path / "prices.csv", index=False)
-    report = Report(Inputs([path]), np.array(["2020-01-01"], "datetime64[D]"), Policy())
+    report = Report(Inputs([path]), np.array(["2020-01-01"], "datetime64[D]"), CleaningPolicy())
     for finding in report.findings.values():
         finding.update(rows=9_999_999, changed=9_999_999)
     lines = str(report).splitlines()[3:]

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from eigen2.core.replay import loaded_action, stored_action
 from eigen2.market.data.panel import build_panel
 from eigen2.market.features.encoding import AverageEncoder
-from eigen2.market.networks.columns import DRAWS, Choice
-from eigen2.market.simulation.base import Terms, window_options
+from eigen2.market.networks.columns import DRAWS, TradeModel
+from eigen2.market.simulation.base import EpisodeSettings, window_options
 from eigen2.market.simulation.environment import AccountRules, TradingEnvironment, TradingRules
 from eigen2.market.synthetic.generator import SyntheticMarket
 
@@ -37,11 +37,11 @@ def test_the_critic_judges_what_opens_and_closes(
     panel.prices[...] = prices
     rules = TradingRules(max_opens_per_day=orders, allow_short=short, early_close=early_close, max_holding_days=4)
     account = AccountRules(unit_share=share, min_order=min_order)
-    terms = Terms(rules, account, trading_days=20, settlement_days=5)
+    episode = EpisodeSettings(rules, account, trading_days=20, settlement_days=5)
     env = TradingEnvironment(prices, rules, AGENTS, WINDOWS, account=account)
-    encoder = AverageEncoder(panel, list(range(COLUMNS)), 8, terms)
+    encoder = AverageEncoder(panel, list(range(COLUMNS)), 8, episode)
     observation, _ = env.reset(options=window_options([10, 40], 20, 25))
-    choice, opened, closed = Choice(rules, account), 0, 0
+    model, opened, closed = TradeModel(rules, account), 0, 0
     for _ in range(24):
         # coarse actions have ties, some beyond the least size, some at the bound
         unit = torch.from_numpy(rng.uniform(-1, 1, (AGENTS, WINDOWS, COLUMNS, 2)).astype(np.float32) / steps)
@@ -49,10 +49,10 @@ def test_the_critic_judges_what_opens_and_closes(
         inputs = encoder(observation)
         portfolio, draws = inputs["portfolio"], inputs[DRAWS]
         stored = loaded_action(stored_action(unit))
-        coefficient = choice.coefficient(stored)
-        judged = choice.ordered(coefficient, portfolio[..., 0] > 0, draws).flatten().nonzero()[:, 0]
-        stakes = choice.weights(stored, portfolio, draws)[0].flatten() * (rules.max_coefficient * share * orders)
-        exits = choice.closed(coefficient, portfolio, draws).flatten().nonzero()[:, 0]
+        coefficient = model.coefficient(stored)
+        judged = model.ordered(coefficient, portfolio[..., 0] > 0, draws).flatten().nonzero()[:, 0]
+        stakes = model.weights(stored, portfolio, draws)[0].flatten() * (rules.max_coefficient * share * orders)
+        exits = model.closed(coefficient, portfolio, draws).flatten().nonzero()[:, 0]
         observation, _, _, _, info = env.step(env.native_action(unit))
         order = np.argsort(info["ordered"])
         filled = order[info["stakes"][order] > 0]
