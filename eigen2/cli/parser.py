@@ -139,8 +139,8 @@ def explain(message: str, error: BaseException | None = None, keys: Mapping[str,
     for reason in (_flat(cause) for cause in causes if isinstance(cause, UserError)):
         return reason if key is None or key.rpartition(".")[2] in reason else f"{key}: {reason}"
     if match := UNKNOWN.search(message):
-        name, close = match[1], difflib.get_close_matches(match[1], list(keys), n=1)
-        told = f"unknown key {name}: {f'did you mean {close[0]}?' if close else '--help lists the keys'}"
+        name, near = match[1], closest_key(match[1], list(keys))
+        told = f"unknown key {name}: {f'did you mean {near}?' if near else '--help lists the keys'}"
         return f"{name} is no option: give its value without --{name}" if name in keys else told
     if match := WORD.search(message):
         hint = f": did you mean --config {match[1]}?" if match[1].endswith((".yaml", ".yml")) else ": see --help"
@@ -163,6 +163,14 @@ def explain(message: str, error: BaseException | None = None, keys: Mapping[str,
         kind = type_text(keys[key]) if keys.get(key) is not None else "a group of keys"
         return f"{key} is {({'': 'empty', 'None': 'null'}).get(value, value)}; it must be {kind}"
     return f"{key}: {_flat(causes[-1] if causes else message)}"
+
+
+def closest_key(name: str, keys: Sequence[str]) -> str | None:
+    """Return the key that is most like a name, in its last part as well: groups alone make any two keys alike."""
+    for key in difflib.get_close_matches(name, keys, n=3):
+        if difflib.get_close_matches(name.rpartition(".")[2], [key.rpartition(".")[2]]):
+            return key
+    return None
 
 
 def is_union_error(error: BaseException) -> bool:

@@ -40,6 +40,7 @@ def refusal(capsys: pytest.CaptureFixture[str], *options: object, command: str =
         ("--model.population_size 0", "model.population_size is 0; it must be at least 1"),
         ("--model.population_size three", "model.population_size is three; it must be int"),
         ("--model.populatio_size 3", "unknown key model.populatio_size: did you mean model.population_size?"),
+        ("--data.no_such_key 3", "unknown key data.no_such_key: --help lists the keys"),
         ("--model.populat 3", "unknown key model.populat: did you mean model.population_size?"),
         (f"--model.noise {10**400}", "a setting is a whole number beyond 1e308; write a smaller one"),
         (f"--trainer.num_nodes {10**12}", "trainer.devices x num_nodes is 1000000000000; it must be at most"),
