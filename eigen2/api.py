@@ -19,7 +19,7 @@ from eigen2.core.config import from_settings, plain_values
 from eigen2.core.datamodule import TestResult
 from eigen2.core.export import CONFIG, ExportedChampion, load
 from eigen2.erl.module import ERLModule
-from eigen2.errors import UserError, require_range, require_whole
+from eigen2.errors import UserError, require_range
 from eigen2.files import Folder
 from eigen2.market.data.frames import frame_prices
 from eigen2.market.data.universe import Universe
@@ -200,10 +200,8 @@ def fit(
         UserError: a setting is unknown or out of range, or the prices cannot be used.
     """
     generations, seed = plain_values(generations), plain_values(seed)
-    require_range("generations", generations, least=1)
-    require_range("seed", seed, least=0, most=2**32 - 1)
-    for name, number in (("generations", generations), ("seed", seed)):
-        require_whole(name, number)
+    require_range("generations", generations, least=1, whole=True)
+    require_range("seed", seed, least=0, most=2**32 - 1, whole=True)
     hide_library_messages()
     of_module, of_data = _split(plain_values(settings))
     for name in ("indicators", "features"):

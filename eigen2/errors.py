@@ -80,14 +80,18 @@ def require_range(
     above: float | None = None,
     most: float | None = None,
     below: float | None = None,
+    whole: bool = False,
 ) -> None:
     """Raise a UserError unless `least` <= value <= `most` and `above` < value < `below`, as far as these are set.
 
-    Without `most` the value must be finite; NaN is outside every range. `name` is the full key of the setting.
+    Without `most` the value must be finite; NaN is outside every range. A `whole` one must be an integer. `name` is the
+    full key of the setting.
     """
     unchecked: object = value  # despite the annotation: arguments of a user's network reach this unchecked
     if isinstance(unchecked, bool) or not isinstance(unchecked, Real):
         raise UserError(f"{name} is {value}; it must be a number")
+    if whole and not isinstance(unchecked, Integral):
+        raise UserError(f"{name} is {value}; it must be a whole number")
     bounds = [
         (least is None or value >= least, f"at least {least}" if least is not None else ""),
         (above is None or value > above, f"above {above}" if above is not None else ""),
@@ -97,12 +101,6 @@ def require_range(
     ]
     if not all(holds for holds, _ in bounds):
         raise UserError(f"{name} is {value}; it must be {' and '.join(text for _, text in bounds if text)}")
-
-
-def require_whole(name: str, value: object) -> None:
-    """Raise a UserError unless a value is an integer."""
-    if not isinstance(value, Integral):
-        raise UserError(f"{name} is {value}; it must be a whole number")
 
 
 def require_choices(prefix: str, annotated: object, values: Mapping[str, object]) -> None:

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from benchmarks.harness import Benchmark, Row, Settings, Task, train
 from benchmarks.learning.study_tables import DIAGNOSTICS, NAMES, as_tables, excess_table, summarise
-from eigen2.core.compatibility import flatten
+from eigen2.core.saved_run import flatten
 from eigen2.erl.module import ERLModule
 from eigen2.errors import UserError
 from eigen2.market.data.cleaning.policy import Limits

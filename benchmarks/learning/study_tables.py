@@ -14,7 +14,7 @@ import pandas as pd
 from benchmarks.harness import Figures, Row, as_json
 from benchmarks.learning.intervals import over_seeds
 from benchmarks.pages import Block, Page, table, where
-from eigen2.core.compatibility import flatten
+from eigen2.core.saved_run import flatten
 from eigen2.market.evaluation.intervals import over_days
 from eigen2.market.evaluation.performance import YEAR
 

@@ -13,8 +13,8 @@ from typing import Any
 import yaml
 
 from eigen2.cli.parser import options_of
-from eigen2.core.compatibility import altered_as_user_error, saved_run
 from eigen2.core.export import read_checkpoint
+from eigen2.core.saved_run import altered_as_user_error, saved_run
 from eigen2.errors import UserError
 from eigen2.runtime.run_folder import find_checkpoint
 from eigen2.runtime.yaml_files import read_yaml, yaml_line

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from eigen2.cli.checkpoint import ROOT, foreign_code
-from eigen2.core.compatibility import saved_run
 from eigen2.core.export import ExportedChampion, combine, load, read_checkpoint
+from eigen2.core.saved_run import saved_run
 from eigen2.errors import UserError
 from eigen2.files import Folder, writing
 from eigen2.runtime.checkpoint import BEST, LAST

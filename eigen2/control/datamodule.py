@@ -55,9 +55,9 @@ class ControlDataModule(RolloutDataModule):
         batch_size: int = 256,
     ) -> None:
         super().__init__(windows_per_generation, exploration_windows, replay_capacity, replay_min_size, batch_size)
-        require_range("data.validation_windows", validation_windows, least=1)
+        require_range("data.validation_windows", validation_windows, least=1, whole=True)
         if max_episode_steps is not None:
-            require_range("data.max_episode_steps", max_episode_steps, least=1)
+            require_range("data.max_episode_steps", max_episode_steps, least=1, whole=True)
         settings = {"env_id": env_id, "env_settings": dict(env_settings), "max_episode_steps": max_episode_steps}
         self.environment: dict[str, Any] = settings
         self.validation_windows = validation_windows

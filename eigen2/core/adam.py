@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 
-from eigen2.core.compatibility import altered_as_user_error
+from eigen2.core.saved_run import altered_as_user_error
 
 
 class Adam(torch.optim.Adam):

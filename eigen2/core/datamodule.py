@@ -10,11 +10,11 @@ from lightning.pytorch import LightningDataModule
 from lightning.pytorch.trainer.states import TrainerFn
 from torch import Tensor, nn
 
-from eigen2.core.compatibility import altered_as_user_error
 from eigen2.core.config import arguments_of
 from eigen2.core.environment import Environment, Observation, Policy
 from eigen2.core.networks import Inputs, Sizes
 from eigen2.core.replay import Field, ReplayBuffer, transition_fields
+from eigen2.core.saved_run import altered_as_user_error
 from eigen2.core.shared_replay import SharedReplay, TransitionLog
 from eigen2.distributed.communicator import Communicator
 from eigen2.errors import UserError, require_range
@@ -29,7 +29,7 @@ class TrainedPolicies:
     champion: Policy
     agents: list[Policy]  # the population of the checkpoint
     generation: int  # generation in which the champion was found
-    candidates: int  # agents evaluated in all generations together, of which the champion is the best
+    tried: int  # agents evaluated, of all generations together
     seed: int
     others: Sequence[Policy] = ()  # champions of trainings with other seeds
     checks: bool = False  # whether to check too what the result depends on
@@ -157,11 +157,11 @@ class RolloutDataModule(WorkloadDataModule):
 
     def __init__(self, windows: int, exploration_windows: int, capacity: int, min_size: int, batch_size: int) -> None:
         super().__init__()
-        require_range("data.windows_per_generation", windows, least=0)
-        require_range("data.exploration_windows", exploration_windows, least=0 if windows else 1)
-        require_range("data.replay_capacity", capacity, least=1)
-        require_range("data.batch_size", batch_size, least=1)
-        require_range("data.replay_min_size", min_size, least=batch_size)
+        require_range("data.windows_per_generation", windows, least=0, whole=True)
+        require_range("data.exploration_windows", exploration_windows, least=0 if windows else 1, whole=True)
+        require_range("data.replay_capacity", capacity, least=1, whole=True)
+        require_range("data.batch_size", batch_size, least=1, whole=True)
+        require_range("data.replay_min_size", min_size, least=batch_size, whole=True)
         if min_size > capacity:
             raise UserError(
                 f"data.replay_min_size is {min_size}, more than data.replay_capacity {capacity}: training would never "

@@ -17,8 +17,8 @@ from safetensors.torch import load as load_weights
 from safetensors.torch import save
 from torch import Tensor, nn
 
-from eigen2.core.compatibility import altered_as_user_error, saved_part, saved_run
 from eigen2.core.networks import Inputs, Sizes, StackedNetwork, with_tied
+from eigen2.core.saved_run import altered_as_user_error, saved_part, saved_run
 from eigen2.core.signatures import sign, verify
 from eigen2.errors import UserError, is_shortage, one_line
 from eigen2.files import Folder

@@ -11,7 +11,10 @@ from lightning.pytorch import LightningModule
 from lightning.pytorch.trainer.states import TrainerFn
 
 from callbacks.budget import budget_of
-from eigen2.core.compatibility import (
+from eigen2.core.config import plain_values, to_config
+from eigen2.core.datamodule import TestResult, WorkloadDataModule
+from eigen2.core.export import ExportedChampion
+from eigen2.core.saved_run import (
     altered_as_user_error,
     flatten,
     log_data_differences,
@@ -19,9 +22,6 @@ from eigen2.core.compatibility import (
     saved_part,
     saved_run,
 )
-from eigen2.core.config import plain_values, to_config
-from eigen2.core.datamodule import TestResult, WorkloadDataModule
-from eigen2.core.export import ExportedChampion
 from eigen2.distributed.strategy import check_processes
 from eigen2.errors import UserError
 from eigen2.memory.estimate import PeakEstimate, processes_here
@@ -167,7 +167,7 @@ class GenerationModule(LightningModule, ABC, Generic[Data]):
         """Start the generation's clock, and tell the loggers."""
         self.clock.new_generation()
         self._announce_generation()
-        self.generations_run = self.current_epoch + 1
+        self.generations_run += 1
 
     def validation_step(self, batch: int, batch_idx: int) -> None:
         """Validate the generation during fit; the champion alone otherwise."""
@@ -187,7 +187,7 @@ class GenerationModule(LightningModule, ABC, Generic[Data]):
     def settings(self) -> dict[str, Any]:
         """Return everything that determines results, as plain values by full key, except the seed."""
         run = {**torch_settings(), "trainer": {"precision": str(self.trainer.precision)}}
-        return flatten({"model": self.model_settings(), "data": self.data.settings(), **run})
+        return flatten(plain_values({"model": self.model_settings(), "data": self.data.settings(), **run}))
 
     def on_train_start(self) -> None:
         """Set the configured learning rates in place of those of a checkpoint's optimizer; log the settings."""

@@ -203,7 +203,7 @@ def _map_tensors(value: Inputs | Tensor, change: Callable[[Tensor], Any]) -> Any
 
 def require_width(name: str, value: int) -> None:
     """Refuse, by a UserError, a layer width that is impossible, or would exhaust memory before it is estimated."""
-    require_range(name, value, least=1, most=MOST_WIDTH)
+    require_range(name, value, least=1, most=MOST_WIDTH, whole=True)
 
 
 def weight_bytes(network: nn.Module) -> int:

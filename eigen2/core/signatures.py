@@ -40,11 +40,15 @@ def verify(content: bytes, signature: Path, signers: Path) -> str:
         Folder(folder).write(copied.name, signature.read_bytes())
         options = ("-f", str(signers), "-s", str(copied))
         found = _run("find-principals", *options)
-        names = found.stdout.decode(errors="replace").split()
+        names = found.stdout.decode(errors="replace").splitlines()
         if found.returncode or not names:
             raise UserError(f"{signature} is by none of the signers in {signers}; do not trust what it signs")
-        if _run("verify", *options, "-n", NAMESPACE, "-I", names[0], content=content).returncode:
-            raise UserError(f"{signature} by {names[0]} is of other content: the champion was changed since")
+        done = _run("verify", *options, "-n", NAMESPACE, "-I", names[0], content=content)
+        if done.returncode:
+            raise UserError(
+                f"{signature} by {names[0]} does not hold ({_reason(done)}): the champion was changed since, or "
+                f"{signers} restricts the key to other namespaces than {NAMESPACE}"
+            )
     return names[0]
 
 

@@ -2,7 +2,6 @@
 
 from abc import abstractmethod
 from collections.abc import Callable
-from itertools import pairwise
 from typing import ClassVar
 
 import numpy as np
@@ -31,14 +30,14 @@ class DQNDataModule(WorkloadDataModule):
 
     def __init__(self, num_parallel_envs: int, buffer_size: int, warmup: int, batch_size: int) -> None:
         super().__init__()
-        require_range("data.num_parallel_envs", num_parallel_envs, least=1)
-        sizes = {"batch_size": batch_size, "warmup": warmup, "buffer_size": buffer_size}
-        for name, value in sizes.items():
-            require_range(f"data.{name}", value, least=1)
-        for (less, small), (more, large) in pairwise(sizes.items()):
-            if small > large:
-                never = "training would never start; lower the one or raise the other"
-                raise UserError(f"data.{less} is {small}, more than data.{more} {large}: {never}")
+        require_range("data.num_parallel_envs", num_parallel_envs, least=1, whole=True)
+        for name, value in {"batch_size": batch_size, "warmup": warmup, "buffer_size": buffer_size}.items():
+            require_range(f"data.{name}", value, least=1, whole=True)
+        if warmup > buffer_size:
+            raise UserError(
+                f"data.warmup is {warmup}, more than data.buffer_size {buffer_size}: training would never start; lower "
+                "the one or raise the other"
+            )
         self.num_parallel_envs, self.buffer_size, self.batch_size = num_parallel_envs, buffer_size, batch_size
         self.replay_min_size = warmup
 

@@ -75,15 +75,15 @@ class DQNModule(GenerationModule[DQNDataModule]):
         super().__init__()
         self.save_hyperparameters(logger=False)
         require_width("model.width", width)
-        require_range("model.networks", networks, least=1, most=MOST_NETWORKS)
+        require_range("model.networks", networks, least=1, most=MOST_NETWORKS, whole=True)
         for name in ("train_frequency", "validate_every"):
-            require_range(f"model.{name}", self.hparams[name], least=1)
+            require_range(f"model.{name}", self.hparams[name], least=1, whole=True)
         for name in ("learning_rate", "max_grad_norm"):
             require_range(f"model.{name}", self.hparams[name], above=0)
         for name in ("gamma", "initial_epsilon", "epsilon_min"):
             require_range(f"model.{name}", self.hparams[name], least=0, most=1)
         require_range("model.tau", tau, above=0, most=1)
-        require_range("model.epsilon_decay_steps", epsilon_decay_steps, least=0)
+        require_range("model.epsilon_decay_steps", epsilon_decay_steps, least=0, whole=True)
         self.validate_every, self.baselines = validate_every, baselines or ()
         self.register_buffer("champion_fitness", torch.tensor(-torch.inf, dtype=torch.float64))
         self.register_buffer("champion_generation", torch.tensor(-1))
@@ -292,7 +292,7 @@ class DQNModule(GenerationModule[DQNDataModule]):
             network.load_state_dict(self._initial_networks().state_dict())
         self.champion_fitness.fill_(-torch.inf)
         self.champion_generation.fill_(-1)
-        self.environment_steps = 0
+        self.environment_steps = self.generations_run = 0
         self.data.buffer.reset_memory()
 
     def cleanup_memory(self) -> int:

@@ -119,9 +119,9 @@ class PopulationModule(GenerationModule[RolloutDataModule]):
         is_quick = self.learners == 1 or device.type == "cuda"
         self.batches_per_training_step = BATCHES_PER_TRAINING_STEP if is_quick else 1
         data.training_steps = max(1, math.ceil(self.micro_batches / at_once / self.batches_per_training_step))
-        is_refit = "population" in self._modules
-        require_fit(self.memory, data, communicator, weights, self.micro_batches, at_once, head, again=is_refit)
         most_learners = min(self.learners, math.ceil(self.population_size / communicator.world))
+        sizes = weights, most_learners, self.micro_batches, at_once, head
+        require_fit(self.memory, data, communicator, *sizes, again="population" in self._modules)
         temporary = max(min(agents, ACTING_AT_ONCE) * acting, most_learners * at_once * learning)
         resumed = checkpoint_bytes(self.trainer)
         if resumed and communicator.world > 1:
@@ -273,6 +273,7 @@ class PopulationModule(GenerationModule[RolloutDataModule]):
         """Start over in the same memory: initial agents, no champion, no replay; else a further fit continues."""
         self.population.reset_parameters(*self.network_makers(self.data), self.seed, self.hparams["noise"])
         self.data.buffer.reset_memory()
+        self.generations_run = 0
 
     def cleanup_memory(self) -> int:
         """Free gradients and the pages of empty replay slots until the next fit, and return their bytes."""

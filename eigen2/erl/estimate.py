@@ -71,6 +71,7 @@ def require_fit(
     data: RolloutDataModule,
     communicator: Communicator,
     weights: int,
+    learners: int,
     micro_batches: int,
     together: int,
     head: int | None,
@@ -78,8 +79,8 @@ def require_fit(
 ) -> None:
     """Add to an estimate what a fit holds beside its environments; `weights` are the bytes of an actor and a critic.
 
-    With a shared representation one agent has these, and each a head of `head` bytes. If it fits `again`, population
-    and, if alike, replay buffer are there already.
+    With a shared representation one agent has these, and each a head of `head` bytes. `learners` are the agents of this
+    process that learn. If it fits `again`, population and, if alike, replay buffer are there already.
     """
     agents, transition = len(communicator.rows), data.transition_bytes
     trained = agents if head is None else 1
@@ -87,13 +88,13 @@ def require_fit(
         "population": 2 * weights * (trained + 1) + (head or 0) * agents,  # with targets; champion and elites' mean
         "optimizer": 3 * weights * trained,  # gradients and two moments
         "replay": math.ceil(data.replay_capacity / communicator.world) * transition,
-        "samples": 8 * (agents + 1) * micro_batches * data.batch_size,  # slots, and one agent's beside them
+        "samples": 8 * (learners + 1) * micro_batches * data.batch_size,  # slots, and one learner's beside them
     }
     for name, there in {"population": again, "replay": data.buffer_bytes == needed["replay"]}.items():
         needed[name] *= not there
     if communicator.world > 1:
         logged = agents * data.eval_env.windows * data.longest_episode * transition
-        drawn = agents * micro_batches * data.batch_size * transition
-        at_once = max(min(CHUNK_BYTES, max(logged, drawn)), agents * together * data.batch_size * transition)
+        drawn = learners * micro_batches * data.batch_size * transition
+        at_once = max(min(CHUNK_BYTES, max(logged, drawn)), learners * together * data.batch_size * transition)
         needed["exchange"] = logged + EXCHANGE_COPIES * at_once
     memory.require(needed)

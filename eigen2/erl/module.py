@@ -27,8 +27,8 @@ class ERLModule(PopulationModule):
     """Evolutionary reinforcement learning of a population of agents.
 
     A generation: every agent plays the same windows (evaluate), learns from the shared replay buffer (train), the less
-    fit are replaced by children of the fitter (evolve), all play the validation windows and the fittest may become
-    champion (validate).
+    fit are replaced by children of the fitter (evolve), and on the validation windows the fittest, or the mean of the
+    elites, may become champion (validate).
 
     Args:
         population_size: agents (1 or more; evolution needs 2).
@@ -106,8 +106,8 @@ class ERLModule(PopulationModule):
 
     def on_train_epoch_start(self) -> None:
         """Evaluate every agent, and draw what the generation trains on."""
-        self.begin_generation()
         self.communicator.start_generation(self.current_epoch)
+        self.begin_generation()
         agents = self.communicator.rows
         with_networks = self.population.agents_with_networks
         total, accumulators = self.population_size, self.accumulators

@@ -43,7 +43,7 @@ class Population(nn.Module):
     parents_fitness: Tensor  # (all agents,) fitness of each agent's parents when they were chosen; 0 at first
     mean_actor: Tensor  # (1, weights) moving averages of the elites, see `average`; NaN before the first
     mean_critic: Tensor
-    champion_actor: Tensor  # (1, weights) copies of the best validated agent
+    champion_actor: Tensor  # (1, weights) copies of the champion, an agent or a mean of elites
     champion_critic: Tensor
     champion_fitness: Tensor  # its validation fitness, float64, -inf before the first
     champion_windows: Tensor  # (validation windows,) the same by window
@@ -224,7 +224,11 @@ class Population(nn.Module):
 
     @torch.no_grad()
     def restore_learners(self, failed: Bool[Tensor, " all"], moments: Sequence[Tensor]) -> None:
-        """Let agents that learn, and failed, go on from the champion, without momentum."""
+        """Let agents that learn, and failed, go on from the champion, without momentum.
+
+        Second moments stay where they are finite: without them Adam, whose bias correction counts the steps of all
+        agents, would take steps several times too large.
+        """
         shared = self.heads is not None  # every process has the learner
         own = failed[:1] if shared else failed[self._rows.start :][: self.learners]
         chosen = own.nonzero()[:, 0].to(self.actor.device)
@@ -234,8 +238,9 @@ class Population(nn.Module):
             rows[chosen] = self.champion_actor
         for rows in (self.critic, self.critic_target):
             rows[chosen] = self.champion_critic
-        for rows in moments:
-            rows[chosen] = 0.0
+        for first, second in zip(moments[::2], moments[1::2], strict=True):
+            first[chosen] = 0.0
+            second[chosen] = second[chosen].nan_to_num(0.0, 0.0, 0.0)
         self._take_learned_head()
 
     def _take_learned_head(self) -> None:

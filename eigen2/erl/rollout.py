@@ -96,8 +96,6 @@ class Rollout:
         fittest = rank(state.fitness.numpy())[0]
         place = communicator.local_index(fittest)
         own, mean = self._unplayed(population.size), self._unplayed()
-        if place is not None:
-            data.record_agent(place)
         if data.validates_every_agent:
             returns = play(data.val_env, self.policy(with_mean=True), data.validation_options())
             *agents, mean = data.scores(data.val_env, returns).double().cpu()
@@ -117,14 +115,13 @@ class Rollout:
         best = mean if row is None else by_window[fittest]
         if beats(best, population.champion_windows.cpu()):
             population.set_champion(row, best, state.generation, communicator)
-            if row is None or communicator.owner(row) != 0:
-                self._record_champion()
+            self._record_champion()
             data.save_champion_record(state.generation)
 
     def _record_champion(self) -> None:
-        """Play the champion again on process 0, where other episodes are recorded; its fitness is that of this play.
+        """Play the champion alone, recorded, on process 0; its fitness is that of this play.
 
-        Networks round differently beside other agents, so the one before may differ by rounding.
+        Networks round differently beside other agents: alone, it has the same fitness with any number of processes.
         """
         population, communicator = self.population, self.communicator
         played = self._unplayed(population.size)
@@ -150,11 +147,11 @@ class Rollout:
     def _unplayed(self, *agents: int) -> Float[Tensor, "*agents windows"]:
         return torch.full((*agents, self.data.val_env.windows), torch.nan, dtype=torch.float64)
 
-    def trained_policies(self, candidates: int, seed: int) -> TrainedPolicies:
+    def trained_policies(self, tried: int, seed: int) -> TrainedPolicies:
         """Return champion and population as policies; raise a UserError if there is no champion."""
         population, generation = self.population, self._champion_generation()
         agents = [self.policy(agent) for agent in population.agents]
-        return TrainedPolicies(self.policy(population.champion), agents, generation, candidates, seed)
+        return TrainedPolicies(self.policy(population.champion), agents, generation, tried, seed)
 
     def _champion_generation(self) -> int:
         if (generation := int(self.population.champion_generation)) < 0:

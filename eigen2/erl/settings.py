@@ -12,15 +12,15 @@ from eigen2.erl.evolution.operator import Operator
 from eigen2.erl.evolution.operators import Injection
 from eigen2.erl.evolution.selection import check_operators
 from eigen2.erl.learners import Learner
-from eigen2.errors import UserError, require_range, require_whole
+from eigen2.errors import UserError, require_range
 
 log = logging.getLogger(__name__)
-RANGES: dict[str, dict[str, float]] = {
+RANGES: dict[str, dict[str, Any]] = {
     # counts beyond these fit no memory, and some beyond 2^63 no tensor's size
-    "population_size": {"least": 1, "most": 10**6},
-    "gradient_steps": {"least": 0, "most": 10**9},
-    "accumulate": {"least": 1, "most": 10**9},
-    "validate_every": {"least": 1, "most": 10**9},
+    "population_size": {"least": 1, "most": 10**6, "whole": True},
+    "gradient_steps": {"least": 0, "most": 10**9, "whole": True},
+    "accumulate": {"least": 1, "most": 10**9, "whole": True},
+    "validate_every": {"least": 1, "most": 10**9, "whole": True},
     "gamma": {"least": 0, "most": 1},
     "tau": {"above": 0, "most": 1},
     "actor_lr": {"above": 0},
@@ -31,7 +31,6 @@ RANGES: dict[str, dict[str, float]] = {
     "noise_decay": {"above": 0, "most": 1},
     "noise_min": {"least": 0},
 }
-WHOLE = ("population_size", "gradient_steps", "accumulate", "validate_every", "learners")
 
 
 def check_settings(settings: Mapping[str, Any]) -> None:
@@ -39,11 +38,8 @@ def check_settings(settings: Mapping[str, Any]) -> None:
     for name, limits in RANGES.items():
         if settings[name] is not None or name != "gamma":
             require_range(f"model.{name}", settings[name], **limits)
-    for name in WHOLE:
-        if settings[name] is not None:
-            require_whole(f"model.{name}", settings[name])
-    if settings["learners"] is not None:
-        require_range("model.learners", settings["learners"], least=1, most=settings["population_size"])
+    if (learners := settings["learners"]) is not None:
+        require_range("model.learners", learners, least=1, most=settings["population_size"], whole=True)
     if settings["representation"] not in ("own", "shared"):
         raise UserError(f"model.representation is {settings['representation']!r}; set own or shared")
     if settings["representation"] == "shared" and settings["learners"] not in (None, 1):

@@ -10,9 +10,9 @@ from jaxtyping import Float, UInt8
 from torch import Tensor, nn
 from torch.nn import functional
 
-from eigen2.core.compatibility import altered_as_user_error, saved_part, saved_run
 from eigen2.core.export import read_checkpoint
 from eigen2.core.networks import require_width
+from eigen2.core.saved_run import altered_as_user_error, saved_part, saved_run
 from eigen2.dqn.mean_network import MOST_NETWORKS, MeanNetwork
 from eigen2.errors import UserError, require_range
 from eigen2.fire.simulation.environment import BURNS, DOWNSTREAM, FINEST, PLANES, REWARD_UNIT

@@ -11,12 +11,12 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from eigen2.core.compatibility import flatten
 from eigen2.core.datamodule import RolloutDataModule, TableColumns, TestResult, TrainedPolicies
 from eigen2.core.environment import Environment, Observation
 from eigen2.core.environment import Policy as AgentPolicy
 from eigen2.core.networks import Inputs
 from eigen2.core.randomness import Role, generator
+from eigen2.core.saved_run import flatten
 from eigen2.errors import UserError, require_choices, require_range
 from eigen2.files import Folder
 from eigen2.market.data.cache import PriceSource, load_panel, remapped, source_table
@@ -36,7 +36,7 @@ from eigen2.market.evaluation.robustness import Leak, find_leak
 from eigen2.market.features.encoding import ENCODERS, MarketEncoder
 from eigen2.market.networks.columns import MarketSizes, TradeModel
 from eigen2.market.simulation.account import AccountRules
-from eigen2.market.simulation.base import EpisodeSettings, MarketEnvironment, window_options
+from eigen2.market.simulation.base import MAX_OBSERVED, EpisodeSettings, MarketEnvironment, window_options
 from eigen2.market.simulation.portfolio import make_environment, needed_bytes
 from eigen2.market.simulation.returns import relative_returns
 from eigen2.market.simulation.rules import TradingRules
@@ -150,7 +150,7 @@ class MarketDataModule(RolloutDataModule):
         names = "context_days trading_days settlement_days validation_days validation_spans validation_windows"
         for name in (*names.split(), "holdout_days"):
             if (value := getattr(self, name)) is not None:
-                require_range(f"data.{name}", value, least=int(name != "holdout_days"))
+                require_range(f"data.{name}", value, least=int(name != "holdout_days"), whole=True)
         if path is not None and synthetic is not None:
             raise UserError(f"data.path {path} and data.synthetic are both given; set one of them to null")
         self.path, self.synthetic, self.rules, self.account = path, synthetic, rules, account
@@ -228,7 +228,8 @@ class MarketDataModule(RolloutDataModule):
             self.encoder = MarketEncoder.restore(self._spec, self.panel, self.episode, device)
         prices = remapped(self.panel).prices[: self.panel.splits.holdout.start, columns]
         percent = TradeModel(rules, self.account).reward_per_percent(len(columns))
-        self._outcomes = torch.from_numpy(relative_returns(prices, rules) * percent).half().to(device)
+        outcomes = torch.from_numpy(relative_returns(prices, rules) * percent).clamp(-MAX_OBSERVED, MAX_OBSERVED)
+        self._outcomes = outcomes.half().to(device)
         windows = self.windows_per_generation + self.exploration_windows
         credit, self.capacity = self.credit == "order", self.account.capacity(self._traded_value)
         self.eval_env = make_environment(prices, rules, agents, windows, device, self.account, self.capacity, credit)
@@ -382,7 +383,7 @@ class MarketDataModule(RolloutDataModule):
         market = Market(prices, *settings, benchmark, self.survivors, self.capacity, scores)
         champion, agents = native(policies.champion), [native(agent) for agent in policies.agents]
         leak = self._find_leak(champion, days, policies.seed) if policies.checks else None
-        trained = champion, agents, policies.candidates, policies.generation
+        trained = champion, agents, policies.tried, policies.generation
         rng, others = generator(policies.seed, Role.LUCK), [native(other) for other in policies.others]
         ensemble = native(policies.ensemble) if others else None
         result = backtest(market, *trained, rng, others=others, ensemble=ensemble, leak=leak)

@@ -35,11 +35,12 @@ def processor() -> str:
 def describe_changes(before: Mapping[str, Any], now: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
     """Describe each setting whose full key begins with `prefix` and that differs between two runs, by that key."""
     keys = [key for key in sorted({*before, *now}) if key.startswith(prefix) and before.get(key) != now.get(key)]
-    return {key: f"{key} {_shorten(before.get(key))}, now {_shorten(now.get(key))}" for key in keys}
+    unset = "not set"
+    return {key: f"{key} {_shorten(before.get(key, unset))}, now {_shorten(now.get(key, unset))}" for key in keys}
 
 
 def _shorten(value: Any) -> str:
-    text = "none" if value is None else str(value)
+    text = "null" if value is None else str(value)
     return text if len(text) <= 40 else f"{text[:37]}..."
 
 

@@ -23,7 +23,7 @@ def test_the_champion_is_tested_in_episodes_that_fit_has_not_seen() -> None:
     def other(observation: Observation) -> torch.Tensor:
         raise AssertionError("the champion alone is tested")
 
-    metrics = data.test(TrainedPolicies(champion, [other], generation=3, candidates=8, seed=5)).metrics
+    metrics = data.test(TrainedPolicies(champion, [other], generation=3, tried=8, seed=5)).metrics
     starts, task = seen[0][0, :, 0].double(), gymnasium.make("tests/Count-v0")
     options = [data.validation_options(), *(data.training_options(generation, 5) for generation in range(20))]
     fitted = {float(np.float32(task.reset(seed=seed)[0][0])) for each in options for seed in each["seeds"]}

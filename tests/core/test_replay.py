@@ -179,8 +179,8 @@ def test_a_saved_buffer_comes_back_and_goes_on_alike(added: int) -> None:
     ("capacity", "fields", "said"),
     [
         (5, FIELDS, r"action \(5, 2\) .* now \(4, 2\)"),
-        (4, {k: v for k, v in FIELDS.items() if k != "view"}, r"view none, now \(4, 2, 3\)"),
-        (4, FIELDS | {"extra": Field((), torch.int8)}, r"extra \(4,\) torch.int8, now none"),
+        (4, {k: v for k, v in FIELDS.items() if k != "view"}, r"view not set, now \(4, 2, 3\)"),
+        (4, FIELDS | {"extra": Field((), torch.int8)}, r"extra \(4,\) torch.int8, now not set"),
         (4, FIELDS | {"view": Field((2, 3), torch.float32)}, "float32, now .*float16"),
     ],
 )

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from eigen2.control.networks import MLPActor
 from eigen2.core.networks import Inputs, Linear, Sizes, StackedNetwork
 from eigen2.distributed.communicator import Communicator
-from eigen2.erl.evolution import Injection, MagnitudeMutation
+from eigen2.erl.evolution import Elitism, Injection, MagnitudeMutation
 from eigen2.erl.heads import Heads, head_bytes
 from eigen2.erl.learners import TD3
 from eigen2.erl.module import ERLModule
@@ -124,7 +124,7 @@ def test_a_network_without_a_head_is_refused_in_one_line() -> None:
 def test_a_fit_warns_of_evolution_without_what_is_learned(
     setting: dict[str, Any], warned: str, injected: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    operators = [*([Injection()] if injected else []), MagnitudeMutation()]
+    operators = [Elitism(), *([Injection()] if injected else []), MagnitudeMutation()]
     fit(AIM, **setting, evolution=operators)
     messages = [record.getMessage() for record in caplog.records if "Injection" in record.getMessage()]
     assert len(messages) == bool(warned and not injected)

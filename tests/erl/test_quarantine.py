@@ -272,6 +272,8 @@ def test_a_learner_that_failed_goes_on_from_the_champion(epochs: int) -> None:
         assert same(after[name][1], before[f"champion_{name}"][0])
         assert same(after[f"{name}_target"][1], before[f"champion_{name}"][0])
         assert not after[f"{name}.exp_avg"][1].any()
+        assert same(after[f"{name}.exp_avg_sq"][1], before[f"{name}.exp_avg_sq"][1])
+        assert after[f"{name}.exp_avg_sq"][1].any()
         assert same(after[name][0], before[name][0])
     if last == 0:
         assert same(after["critic"][1], recorder.states[0, "evaluate"]["critic"][0])

@@ -46,7 +46,7 @@ def inherit(rows: Tensor, children: Sequence[Child], parents: Tensor, first_row:
 
 def _inherited(child: Child, rows: Mapping[str, Tensor]) -> tuple[str, ...]:
     inherits = child.operator.inherits
-    return tuple(rows if inherits is None else inherits)
+    return tuple(name for name in rows if inherits is None or name in inherits)
 
 
 @torch.no_grad()

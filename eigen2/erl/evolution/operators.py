@@ -13,11 +13,11 @@ from eigen2.erl.evolution.operator import AgentRows, EvolutionContext, Operator,
 from eigen2.errors import require_range
 
 
-def require(settings: object, *names: str, least: float = 0, most: float | None = None) -> None:
+def require(settings: object, *names: str, least: float = 0, most: float | None = None, whole: bool = False) -> None:
     """Refuse, by a UserError with its full name, an attribute outside its range; None is in every range."""
     for name in names:
         if (value := vars(settings)[name]) is not None:
-            require_range(f"{type(settings).__name__}.{name}", value, least=least, most=most)
+            require_range(f"{type(settings).__name__}.{name}", value, least=least, most=most, whole=whole)
 
 
 @dataclass
@@ -54,7 +54,7 @@ class TournamentCrossover(Operator):
 
     def __post_init__(self) -> None:
         require(self, "share", most=1)
-        require(self, "tournament_size", least=1)
+        require(self, "tournament_size", least=1, whole=True)
 
     def rows(self, ranking: Ranking, context: EvolutionContext, taken: Collection[int]) -> Sequence[int]:
         """Return the agents to replace; none where there are no two parents."""
@@ -125,7 +125,7 @@ class Injection(Operator):
     """Generations from one injection to the next (1 or more)."""
 
     def __post_init__(self) -> None:
-        require(self, "every", least=1)
+        require(self, "every", least=1, whole=True)
 
     def rows(self, ranking: Ranking, context: EvolutionContext, taken: Collection[int]) -> Sequence[int]:
         """Return the least fit agent that is no elite when an injection is due.

@@ -15,6 +15,11 @@ def check_operators(operators: Sequence[Operator]) -> None:
     ((name, count),) = Counter(operator.name for operator in operators).most_common(1) or [("", 0)]
     if count > 1:
         raise UserError(f"model.evolution lists two operators named {name}; leave one out, or give it another name")
+    if operators and all(type(operator).kept is Operator.kept for operator in operators):
+        raise UserError(
+            "model.evolution keeps no agent, so that the fittest would be lost before it is validated; add "
+            "eigen2.erl.evolution.Elitism"
+        )
     # an operator of the default `rows` chooses by its share
     if not any(operator.share is None and type(operator).rows is Operator.rows for operator in operators):
         raise UserError(
@@ -22,7 +27,7 @@ def check_operators(operators: Sequence[Operator]) -> None:
             "MagnitudeMutation, a share of null"
         )
     shares = {operator.name: operator.share for operator in operators if operator.share is not None}
-    if sum(shares.values()) > 1:
+    if sum(shares.values()) > 1 + 1e-9:  # sums of decimal fractions round
         parts = " + ".join(f"{name} {share}" for name, share in shares.items())
         raise UserError(f"the shares of model.evolution exceed 1 ({parts}); lower one of them")
 

@@ -74,8 +74,9 @@ def operator_metrics(
     names, metrics = origins(operators), {}
     elite = names.index(ELITE)
     for place, name in enumerate(names[elite:], elite):
-        rows = (origin == place) & torch.isfinite(fitness)
-        metrics[f"operators/{name}_survival"] = float((survived[rows] == elite).double().mean())
+        bred = origin == place
+        metrics[f"operators/{name}_survival"] = float((survived[bred] == elite).double().mean())
+        rows = bred & torch.isfinite(fitness)
         metrics[f"operators/{name}_fitness"] = float(fitness[rows].mean())
         metrics[f"operators/{name}_parents_fitness"] = float(parents[rows].mean())
     metrics["operators/elite_share"] = float((survived[learners:] == elite).double().mean())

@@ -87,7 +87,7 @@ def _forecast_error(
     if forecast is None:
         return 0.0
     known = outcomes.isfinite()
-    error = (forecast.float().reshape(*outcomes.shape, -1) - outcomes.nan_to_num()[..., None]).square()
+    error = (forecast.float().reshape(*outcomes.shape, -1) - torch.where(known, outcomes, 0.0)[..., None]).square()
     return (error * known[..., None]).flatten(1).sum(1) / known.flatten(1).sum(1).clamp(min=1)
 
 

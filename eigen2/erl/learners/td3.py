@@ -69,8 +69,9 @@ class TD3(DDPG):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name, least in (("policy_delay", 1), ("target_noise", 0), ("target_noise_clip", 0)):
-            require_range(f"model.learner.{name}", vars(self)[name], least=least)
+        require_range("model.learner.policy_delay", self.policy_delay, least=1, whole=True)
+        for name in ("target_noise", "target_noise_clip"):
+            require_range(f"model.learner.{name}", vars(self)[name], least=0)
 
     def critic_factory(self, make_critic: Callable[[], nn.Module]) -> Callable[[], nn.Module]:
         """Return a factory of twin critics."""

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from jsonschema import Draft202012Validator, validators
 
-from eigen2.core.compatibility import flatten
 from eigen2.core.datamodule import TestResult
+from eigen2.core.saved_run import flatten
 from eigen2.errors import UserError
 from eigen2.files import Folder, archive_other_test, object_schema, writing
 from eigen2.fire.landscapes.landscape import SPLITS, Landscape, Split, Terrain, synthetic

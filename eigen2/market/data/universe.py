@@ -41,7 +41,7 @@ class Universe:
         if self.tickers is not None and self.top is not None:
             raise UserError(f"{KEY} has tickers and top: set one of them to null")
         if self.top is not None:
-            require_range(f"{KEY}.top", self.top, least=1)
+            require_range(f"{KEY}.top", self.top, least=1, whole=True)
         if self.tickers is not None and not self.tickers:
             raise UserError(f"{KEY}.tickers is empty: name one or more, or set it to null for all")
         for name in self.tickers or ():

@@ -10,8 +10,8 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from eigen2.core.compatibility import altered_as_user_error
 from eigen2.core.export import ExportedChampion, load
+from eigen2.core.saved_run import altered_as_user_error
 from eigen2.errors import UserError, require_range
 from eigen2.market.data.frames import frame_prices
 from eigen2.market.data.panel import FeatureScale, Splits, build_panel

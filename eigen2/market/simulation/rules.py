@@ -78,15 +78,15 @@ class TradingRules:
 
     def __post_init__(self) -> None:
         require_choices("data.rules", type(self), vars(self))
-        require_range("data.rules.rebalance_days", self.rebalance_days, least=1, most=250)
+        require_range("data.rules.rebalance_days", self.rebalance_days, least=1, most=250, whole=True)
         require_range("data.rules.concentration", self.concentration, least=0, most=100)
         if self.mode == "weights" and self.reward == "shaped":
             raise UserError("data.rules.reward is shaped, which rewards orders; set it to account in mode weights")
         require_range("data.rules.max_coefficient", self.max_coefficient, above=1, most=1000)
         require_range("data.rules.min_target", self.min_target, least=0.1)
         require_range("data.rules.max_target", self.max_target, least=self.min_target, most=1000)
-        require_range("data.rules.max_opens_per_day", self.max_opens_per_day, least=1)
-        require_range("data.rules.max_holding_days", self.max_holding_days, least=1, most=250)
+        require_range("data.rules.max_opens_per_day", self.max_opens_per_day, least=1, whole=True)
+        require_range("data.rules.max_holding_days", self.max_holding_days, least=1, most=250, whole=True)
         require_range("data.rules.delisting_return", self.delisting_return, least=-1, most=0)
         for name in ("cost_bps", "slippage_bps", "loss_penalty", "risk_aversion"):
             require_range(f"data.rules.{name}", getattr(self, name), least=0, most=1000)

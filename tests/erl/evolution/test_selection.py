@@ -161,6 +161,7 @@ def test_learners_do_not_evolve_and_are_parents_by_injection_alone(
         ([Elitism(), MUTANT, MagnitudeMutation()], "two operators named mutant"),
         ([Elitism(), MagnitudeMutation(share=0.2)], "no operator that fills the rest"),
         ([Elitism(), Injection()], "no operator that fills the rest"),
+        ([TournamentCrossover(0.3), MUTANT], "keeps no agent, so that the fittest would be lost .* add .*Elitism$"),
     ],
 )
 def test_lists_that_cannot_fill_a_population_are_refused(operators: list[Operator], message: str) -> None:
@@ -184,9 +185,15 @@ def test_what_are_no_parents_is_refused(parents: Any) -> None:
         plan(ranking, [Own()], context(), np.random.default_rng(0))
 
 
+class Fine(MagnitudeMutation):
+    name = "fine"
+    inherits = ("actor", "moment 0")
+
+
 def test_shares_that_add_up_to_one_are_accepted_whatever_their_rounding() -> None:
     for elites in range(101):
         check_operators(evolution(elites / 100, (100 - elites) / 100))
+    check_operators([Elitism(0.33), TournamentCrossover(0.56), Fine(share=0.11), MUTANT])  # 1.0000000000000002
 
 
 def bred(rows: torch.Tensor, *children: Child) -> None:
@@ -248,6 +255,14 @@ def test_an_operator_gets_its_own_parents_rows_in_their_order() -> None:
     breed(rows, children, context([2]), Communicator(6))
     expected = [old[0], 2 * old[4] + old[2] + old[5], old[0], 2 * old[2], old[4], 2 * old[1] + old[4]]
     torch.testing.assert_close(rows["actor"], torch.stack(expected))
+
+
+def test_rows_that_are_not_there_are_not_inherited() -> None:
+    """Heads on a shared trunk have no moments, and before training nobody has."""
+    rows = {"actor": torch.arange(6.0).reshape(3, 2), "critic": torch.arange(3.0)[:, None]}
+    breed(rows, [Child(2, Fine(scale=0.0), (0,))], context([2]), Communicator(3))
+    assert rows["actor"].tolist() == [[0, 1], [2, 3], [0, 1]]
+    assert rows["critic"][:, 0].tolist() == [0, 1, 2]
 
 
 def test_a_row_changes_in_place_alone() -> None:

@@ -48,7 +48,7 @@ def test_metrics_are_those_worked_out_by_hand() -> None:
     found = operator_metrics(origin, parents, fitness, survived, OPERATORS, learners=0)
     assert (found["operators/elite_survival"], found["operators/elite_fitness"]) == (0.5, 3.5)
     assert (found["operators/offspring_survival"], found["operators/offspring_parents_fitness"]) == (0.0, 3.0)
-    assert (found["operators/mutant_survival"], found["operators/mutant_fitness"]) == (1.0, 7.0)
+    assert (found["operators/mutant_survival"], found["operators/mutant_fitness"]) == (0.5, 7.0)
     assert found["operators/mutant_parents_fitness"] == 5.0, "of those that have a fitness themselves"
     assert math.isnan(found["operators/injected_survival"])
 

@@ -145,7 +145,7 @@ def test_the_error_of_the_forecast_of_known_outcomes_is_added_by_hand(make_criti
         population.critic.copy_(rows)
     nan = torch.nan
     # forecasts: agent 0 (1, 2) and (2, 4), agent 1 (0.75, -0.25) and (-3, 1)
-    outcomes = torch.tensor([[[2.0, 0.0], [nan, 7.0]], [[nan, nan], [nan, nan]]])
+    outcomes = torch.tensor([[[2.0, 0.0], [nan, 7.0]], [[nan, torch.inf], [-torch.inf, nan]]])
     batch = linear_batch(GOES_ON)
     plain = DDPG().losses(population, batch).critic
     losses = DDPG(forecast_weight=0.5).losses(population, batch._replace(outcomes=outcomes))

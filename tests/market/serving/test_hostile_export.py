@@ -115,7 +115,14 @@ def test_a_signature_says_whose_champion_it_is_and_that_nobody_changed_it(folder
     changed.save(folder)
     assert not (folder / SIGNATURE).exists()  # of the champion before
     (folder / SIGNATURE).write_bytes(signature)
-    assert "alice@example.com is of other content: the champion was changed since" in refusal(folder, signers)
+    assert "alice@example.com does not hold (Signature verification failed" in refusal(folder, signers)
+    champion.save(folder, tmp_path / "alice")
+    key = (tmp_path / "alice.pub").read_text()
+    signers.write_text(f'"Alice Doe" {key}')
+    assert load(folder, signers).config == champion.config
+    signers.write_text(f'alice namespaces="git" {key}')
+    assert "restricts the key to other namespaces than eigen2-champion" in refusal(folder, signers)
+    signers.write_text(f"alice@example.com {key}")
     champion.save(folder, tmp_path / "mallory")
     assert "is by none of the signers" in refusal(folder, signers)
     (folder / SIGNATURE).write_text("no signature")

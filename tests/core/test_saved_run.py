@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from eigen2.core.compatibility import flatten, require_same_settings
+from eigen2.core.saved_run import flatten, require_same_settings
 from eigen2.errors import UserError
 from tests.runs import run
 
@@ -17,11 +17,11 @@ def test_differences_are_refused_with_both_values_or_logged_where_allowed(caplog
         {"model": {"population_size": 4, "gamma": 0.9, "actor_lr": 1e-4}, "data": {"days": (1, 2), "old": 1}}
     )
     assert saved["data.days"] == [1, 2]
-    expected = r"other settings: data\.new none, now 2; data\.old 1, now none; model\.population_size 4, now 5; resume"
+    expected = (
+        r"other settings: data\.new not set, now 2; data\.old 1, now null; model\.population_size 4, now 5; resume"
+    )
     with pytest.raises(UserError, match=expected):
-        require_same_settings(
-            saved | {"data.new": None}, saved | {"data.new": 2, "data.old": None, "model.population_size": 5}
-        )
+        require_same_settings(saved, {**saved, "data.new": 2, "model.population_size": 5, "data.old": None})
     require_same_settings(saved, saved)
     assert not caplog.records
     require_same_settings(saved, saved | {"model.actor_lr": 1e-3})

@@ -1,4 +1,4 @@
-"""Compare a checkpoint's run with the one that loads it."""
+"""Read what a checkpoint says of its run, and compare that with the run that loads it."""
 
 import logging
 from collections.abc import Iterator, Mapping
