@@ -43,7 +43,7 @@ NETWORK_LAYERS = 8  # layers of `QMap` about as large as the map
 
 Span = float | tuple[float, float]
 """A number, or a range by its ends."""
-FIRE_RANGES: Mapping[str, Mapping[str, float]] = {
+FIRE_RANGES: Mapping[str, Mapping[str, Any]] = {
     "fire_simulation_max_duration": {"above": 0, "most": 1e9},
     "wind_speed": {"least": 0, "most": 200},
     "wind_from": {"least": 0, "most": 360},

@@ -1,7 +1,7 @@
 """The trading workload as a data module: prices to panel, panel to windows, windows to environments."""
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
@@ -370,17 +370,16 @@ class MarketDataModule(RolloutDataModule):
 
     def test(self, policies: TrainedPolicies) -> TestResult:
         """Trade the holdout as one window beside baselines; write `test/` in the run's folder."""
-        holdout, env = self.panel.splits.holdout, self.eval_env
+        holdout, env, name = self.panel.splits.holdout, self.eval_env, self.benchmark
 
         def native(agent: AgentPolicy) -> Policy:
             return hide_window_end(lambda seen: env.native_action(agent(seen).to(env.device)).cpu(), self.window_days)
 
         prices, days = self.panel.prices[:, self.investable_columns], range(holdout.start - 1, holdout.stop)
-        name, tickers = self.benchmark, self.panel.tickers
-        benchmark = None if name is None else (name, self.panel.prices[:, [tickers.index(name)], :MEMBER])
+        benchmark = None if name is None else (name, self.panel.prices[:, [self.panel.tickers.index(name)], :MEMBER])
         settings = (self.rules, self.account, days, self.panel.dates)
-        scores = fit_rankers(self.encoder, self.panel, self.rules.holding_days, days)
-        market = Market(prices, *settings, benchmark, self.survivors, self.capacity, scores)
+        market = Market(prices, *settings, benchmark, self.survivors, self.capacity)  # which refuses too few days
+        market = replace(market, scores=fit_rankers(self.encoder, self.panel, self.rules.holding_days, days))
         champion, agents = native(policies.champion), [native(agent) for agent in policies.agents]
         leak = self._find_leak(champion, days, policies.seed) if policies.checks else None
         trained = champion, agents, policies.tried, policies.generation

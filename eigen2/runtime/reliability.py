@@ -2,10 +2,12 @@
 
 import math
 from collections.abc import Iterable, Mapping
+from statistics import stdev
 from typing import Any
 
 RECENT = 10  # generations whose evolution is summarised
 RELIABLE = 0.25  # mean reliability above which the differences in fitness are not those of chance
+MIN_T_STATISTIC = 2.0  # standard errors by which elites must stay elites more often than by chance
 SURVIVAL = "operators/elite_survival"  # share of the elites that stay elites
 SELECTION = ("fitness/reliability", SURVIVAL, "operators/elite_share")
 
@@ -20,7 +22,9 @@ def selection_verdict(generations: Iterable[Mapping[Any, float]]) -> str | None:
     if reliability <= RELIABLE:
         verdict = "does not tell agents apart: selection is chance"
     else:
-        lasts = survival > chance
+        differences = [lived - by_chance for _, lived, by_chance in known]
+        error = stdev(differences) / math.sqrt(len(known)) if len(known) > 1 else 0.0
+        lasts = survival - chance > MIN_T_STATISTIC * error
         verdict = "tells agents apart" if lasts else "tells agents apart for a generation only: selection is chance"
     elites = f"{survival:.0%} of elites stay elites, {chance:.0%} by chance"
     return f"fitness {verdict} (reliability {max(reliability, 0):.2f}; {elites})"

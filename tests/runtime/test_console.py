@@ -73,6 +73,9 @@ def test_the_verdict_on_selection_is_of_the_last_generations() -> None:
     assert selection_verdict([generation(math.nan, math.nan), *noise]) == f"fitness {verdict}"
     skill = selection_verdict([*noise, *[generation(0.8, 0.75)] * 10])
     assert skill == "fitness tells agents apart (reliability 0.80; 75% of elites stay elites, 50% by chance)"
+    mixed = selection_verdict([generation(0.8, 0.3), generation(0.8, 0.75)] * 5)
+    assert mixed is not None
+    assert "for a generation only: selection is chance (reliability 0.80; 52%" in mixed, "by less than two errors"
     luck = selection_verdict([generation(0.4, 0.45)] * 2)
     assert luck is not None
     assert "for a generation only: selection is chance (reliability 0.40; 45%" in luck

@@ -150,8 +150,7 @@ class MarketPanel:
         if self.folder is not None:
             return self.folder.name
         content = hashlib.blake2b(self.dates.tobytes() + "\0".join(self.tickers).encode(), digest_size=32)
-        own = self.features[..., len(FEATURES) :]
-        for array in (self.prices, own):
+        for array in (self.prices, self.features):
             content.update(np.ascontiguousarray(array).tobytes())
         return content.hexdigest()
 

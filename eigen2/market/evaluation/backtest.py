@@ -3,7 +3,7 @@
 import json
 import math
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -14,6 +14,7 @@ from jaxtyping import Float, Float32, Shaped
 
 from eigen2.errors import UserError
 from eigen2.files import Folder, archive_other_test, writing
+from eigen2.market.data.panel_rows import MEMBER
 from eigen2.market.evaluation.information import HORIZONS, Information, Scores, information
 from eigen2.market.evaluation.intervals import LEVEL, Interval, over_days, over_trainings
 from eigen2.market.evaluation.performance import (
@@ -21,6 +22,8 @@ from eigen2.market.evaluation.performance import (
     MIN_DEVIATION,
     YEAR,
     format_measure,
+    growth_beyond,
+    mean_exposure,
     measure_all,
     overlapping_t,
     overlapping_tail,
@@ -90,13 +93,14 @@ class Backtest:
     tried: int  # strategies that the run has evaluated, champion and agents among them
     generation: int  # generation of the champion
     information: dict[str, dict[int, Information]]  # Rank IC of champion and learners, by horizon
-    excess: Interval  # what the champion earned a year beyond 1/N: mean daily difference x 252
+    excess: Interval  # the champion's growth beyond 1/N: mean daily difference of log returns x 252
     holding_days: int  # for which a decision holds
     trainings: Float[np.ndarray, " trainings"]
     """`excess` of the champion and of those of trainings with other seeds."""
     checks: Robustness | None = None
     benchmark: str | None = None  # ticker that is bought and held beside the investable columns
     survivors: str | None = None  # how many tickers trade to the end, if prices are real
+    risk_free: float = 0.0  # daily return of cash
 
     @property
     def champion(self) -> Simulation:
@@ -107,21 +111,25 @@ class Backtest:
     def luck(self) -> dict[str, float]:
         """Compare the champion's total return with the random baseline's; p as in Davison and Hinkley, 1997, 4.2."""
         champion, random = (np.asarray(total_return(self.simulations[name].equity)) for name in ("champion", "random"))
+        exposures = (self.simulations[name] for name in ("champion", "random"))
+        own, theirs = (float(np.mean(mean_exposure(each.equity, each.exposure))) for each in exposures)
         return {
             "policies": random.size,
             "p_value": (1 + int((random >= champion).sum())) / (1 + random.size),
             "percentile": 100 * float((random < champion).mean()),
+            "exposure": own,
+            "random_exposure": theirs,
             **{f"return_{percent}": float(np.percentile(random, percent)) for percent in PERCENTILES},
         }
 
     @cached_property
     def selection(self) -> dict[str, float]:
         """Estimate how likely the champion's success comes from choosing the best of many; see `selection_bias`."""
-        mean, deviation = self.agents.mean(0), self.agents.std(0, ddof=1)
+        mean, deviation = self.agents.mean(0) - self.risk_free, self.agents.std(0, ddof=1)
         varies = deviation > MIN_DEVIATION
-        deflated = overfitting = math.nan
+        excess, sharpes = self.champion.returns - self.risk_free, mean[varies] / deviation[varies]
+        deflated, overfitting = deflated_sharpe_ratio(excess, self.tried, sharpes), math.nan
         if varies.sum() > 1:  # else there is nothing to compare
-            deflated = deflated_sharpe_ratio(self.champion.returns, self.tried, mean[varies] / deviation[varies])
             blocks = min(BLOCKS, len(self.agents) // BLOCK_DAYS // 2 * 2)
             if blocks >= 2:
                 overfitting = overfitting_probability(self.agents[:, varies], blocks)
@@ -136,6 +144,7 @@ class Backtest:
             name: measure_all(
                 each.returns,
                 market,
+                self.risk_free,
                 equity=each.equity[0],
                 exposure=each.exposure[0],
                 traded=each.traded.sum(),
@@ -150,24 +159,25 @@ class Backtest:
     def verdict(self) -> str:
         """Return in words what the champion earned beside 1/N, how it ranks beside ridge, and the part of luck."""
         champion, equal = (format_measure("total return", self.measures[name]["total return"]) for name in COMPARED)
-        mean, low, high = (100 * value for value in self.excess)
+        mean, low, high = _percent(self.excess)
         deflated = self.selection["deflated_sharpe"]
         skill = "unknown" if math.isnan(deflated) else f"{deflated:.2f}"
         leak = self.checks and self.checks.leak
         warning = f"{leak.text[0].upper()}{leak.text[1:]}. " if leak and leak.decision else ""
         return (
             f"{warning}Net of costs the champion earned {champion} in {len(self.dates) - 1} days, equal parts of all "
-            f"columns (1/N) {equal}: {mean:+.1f} points a year beyond it, with a 95 % interval from {low:+.1f} to "
+            f"columns (1/N) {equal}: {mean:+.1f} % a year beyond it, with a 95 % interval from {low:+.1f} to "
             f"{high:+.1f}{self._trainings()}. {self._ranking()} "
             f"By luck, its decisions in random columns earn as much with p = {self.luck['p_value']:.3f}; the "
-            f"probability that it has more skill than the luckiest of {self.tried:,} agents is {skill}."
+            f"probability that its true Sharpe ratio is above that of the luckiest of {self.tried:,} agents without "
+            f"skill is {skill}."
         )
 
     def _trainings(self) -> str:
         """Return what champions of several seeds earned beside 1/N; nothing if there is only one."""
         if len(self.trainings) < 2:
             return ""
-        mean, low, high = (100 * value for value in over_trainings(self.trainings))
+        mean, low, high = _percent(over_trainings(self.trainings))
         return (
             f" over days, and {len(self.trainings)} trainings with different seeds {mean:+.1f} on average, from "
             f"{low:+.1f} to {high:+.1f}"
@@ -270,6 +280,7 @@ test         {days["first"]} to {days["last"]} ({days["count"]} days), champion 
 {self._robustness()}
 luck         better than {luck["percentile"]:.1f} % of {luck["policies"]:,} policies with its
              decisions in random columns; p = {luck["p_value"]:.4f}
+             exposure {100 * luck["exposure"]:.1f} %, of random ones {100 * luck["random_exposure"]:.1f} %
 selection    deflated Sharpe ratio {deflated} of {self.tried:,} agents tried;
              probability of backtest overfitting {overfitting}{lines}"""
 
@@ -277,9 +288,9 @@ selection    deflated Sharpe ratio {deflated} of {self.tried:,} agents tried;
         """Return what each of several trainings earned beyond 1/N, and their ensemble; None if there is only one."""
         if len(self.trainings) < 2:
             return None
-        ensemble = self.simulations[ENSEMBLE].returns - self.simulations[EQUAL].returns
-        each = ", ".join(f"{100 * value:+.1f}" for value in self.trainings)
-        return f"points a year beyond 1/N by seed: {each}; their ensemble {100 * YEAR * ensemble.mean():+.1f}"
+        ensemble = growth_beyond(self.simulations[ENSEMBLE].returns, self.simulations[EQUAL].returns).mean()
+        *own, together = (f"{value:+.1f}" for value in _percent([*self.trainings, ensemble]))
+        return f"% a year beyond 1/N by seed: {', '.join(own)}; their ensemble {together}"
 
     def _robustness(self) -> str:
         """Return returns at other costs and a day later as a table below a blank line; nothing if not checked."""
@@ -363,11 +374,17 @@ def backtest(
     scores = {**own_scores, **market.scores}
     ranked = {name: information(each, prices, rules, days) for name, each in scores.items()}
     champions = [simulations["champion"].returns, *returns[len(agents) :]]
-    differences = [YEAR * (each - simulations[EQUAL].returns) for each in champions]
+    differences = [growth_beyond(each, simulations[EQUAL].returns) for each in champions]
     excess = over_days(differences[0], rng, VERDICT_DRAWS, rules.holding_days)
     checks = None if leak is None else robustness(contenders, play, leak)
     found = dates, simulations, agent_returns, tried, generation, ranked, excess, rules.holding_days
-    return Backtest(*found, np.array([each.mean() for each in differences]), checks, ticker, market.survivors)
+    trainings, risk_free = np.array([each.mean() for each in differences]), account.cash_rate_pct / (100 * YEAR)
+    return Backtest(*found, trainings, checks, ticker, market.survivors, risk_free)
+
+
+def _percent(log_growth: Iterable[float]) -> list[float]:
+    """Return yearly log growth as percent: that of one account over another's where it is a difference."""
+    return [100 * math.expm1(value) for value in log_growth]
 
 
 def _hold(market: Market, what: str, bought: Prices, capacity: Capacity = None) -> Simulation:
@@ -378,8 +395,9 @@ def _hold(market: Market, what: str, bought: Prices, capacity: Capacity = None) 
     except UserError as error:
         ordered, filled = (str(market.dates[day])[:10] for day in (days.start, days.start + 1))
         lacking = f"the close of {ordered}" + f" or the open of {filled}" * (market.rules.execution == "next_open")
+        member = ", or is no member then" * (market.prices.shape[-1] > MEMBER)
         raise UserError(
-            f"{what} lacks {lacking}, by which the test begins: add it, or set data.holdout_from to another day"
+            f"{what} lacks {lacking}, by which the test begins{member}: add it, or set data.holdout_from to another day"
         ) from error
 
 

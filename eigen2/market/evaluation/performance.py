@@ -1,4 +1,6 @@
-"""Return, risk and trading measures of daily equity series; the risk-free rate counts as 0.
+"""Return, risk and trading measures of daily equity series.
+
+The risk-free rate counts as 0: ratios beside another one are of a series whose returns are less it, see `measure_all`.
 
 Measures take one account, or several with leading axes `*accounts`. A ratio whose denominator does not exist, such as
 gains over losses where nothing was lost, is NaN.
@@ -16,6 +18,7 @@ from jaxtyping import Float
 from eigen2.market.evaluation.intervals import student_tail
 
 YEAR = 252  # trading days of a year
+RUIN = 1e-6  # what is left counts as this share where it is less: all that is lost has no logarithm
 MIN_DEVIATION = 1e-12  # daily returns with a smaller standard deviation vary by rounding alone
 
 Series = Float[np.ndarray, "*accounts days"]
@@ -42,6 +45,13 @@ def total_return(equity: Series) -> PerAccount:
 def annualised_return(equity: Series) -> PerAccount:
     """Return the relative gain per year of 252 days, compounded; -1 where nothing is left."""
     return np.clip(1 + total_return(equity), 0, None) ** (YEAR / (equity.shape[-1] - 1)) - 1
+
+
+def growth_beyond(returns: Curve, others: Curve) -> Curve:
+    """Return daily log returns less another's, x 252."""
+    own, other = (np.log(np.maximum(1 + each, RUIN)) for each in (returns, others))
+    growth: Curve = YEAR * (own - other)
+    return growth
 
 
 def sharpe_ratio(equity: Series) -> PerAccount:
@@ -190,8 +200,9 @@ def _ratio(numerator: PerAccount, denominator: PerAccount, least: float) -> PerA
 class Measure:
     """A function of one array for each of `series`.
 
-    Series are `curve` (the growth of 1 by the daily returns), `benchmark` (another's curve), `equity` and `exposure`
-    (money at each close), `traded` (money bought and sold) and `gains` (money of each trade, after costs).
+    Series are `curve` (the growth of 1 by the daily returns), `benchmark` (another's curve), `excess` and `market` (the
+    same two by returns less the risk-free rate), `equity` and `exposure` (money at each close), `traded` (money bought
+    and sold) and `gains` (money of each trade, after costs).
     """
 
     function: Callable[..., Any]
@@ -201,19 +212,20 @@ class Measure:
 
 
 CURVE, GAINS, BOTH = ("curve",), ("gains",), ("curve", "benchmark")
+EXCESS, REGRESSED = ("excess",), ("excess", "market")
 MEASURES = {  # by name; the longest drawdown is in days, turnover per year
     "trades": Measure(np.size, GAINS, digits=0),
     "total return": Measure(total_return, CURVE, " %", 1),
     "annual return": Measure(annualised_return, CURVE, " %", 1),
-    "Sharpe": Measure(sharpe_ratio, CURVE),
-    "Sortino": Measure(sortino_ratio, CURVE),
+    "Sharpe": Measure(sharpe_ratio, EXCESS),
+    "Sortino": Measure(sortino_ratio, EXCESS),
     "Calmar": Measure(calmar_ratio, CURVE),
     "max drawdown": Measure(max_drawdown, CURVE, " %", 1),
     "longest drawdown": Measure(longest_drawdown, CURVE, digits=0),
-    "alpha": Measure(lambda own, market: alpha_beta(own, market)[0], BOTH, " %", 1),
-    "alpha t": Measure(alpha_t, BOTH),
-    "alpha p": Measure(lambda own, market: upper_tail(alpha_t(own, market)), BOTH, digits=4),
-    "beta": Measure(lambda own, market: alpha_beta(own, market)[1], BOTH),
+    "alpha": Measure(lambda own, market: alpha_beta(own, market)[0], REGRESSED, " %", 1),
+    "alpha t": Measure(alpha_t, REGRESSED),
+    "alpha p": Measure(lambda own, market: upper_tail(alpha_t(own, market)), REGRESSED, digits=4),
+    "beta": Measure(lambda own, market: alpha_beta(own, market)[1], REGRESSED),
     "information ratio": Measure(information_ratio, BOTH),
     "information t": Measure(information_t, BOTH),
     "information p": Measure(lambda own, market: upper_tail(information_t(own, market)), BOTH, digits=4),
@@ -225,10 +237,14 @@ MEASURES = {  # by name; the longest drawdown is in days, turnover per year
 
 
 def measure_all(
-    returns: Float[np.ndarray, " days"], benchmark: Float[np.ndarray, " days"], **series: Any
+    returns: Float[np.ndarray, " days"], benchmark: Float[np.ndarray, " days"], risk_free: float = 0.0, **series: Any
 ) -> dict[str, float]:
-    """Return all `MEASURES` of 2 or more daily returns, a benchmark's returns and the other series."""
-    for name, each in (("curve", returns), ("benchmark", benchmark)):
+    """Return all `MEASURES` of 2 or more daily returns, a benchmark's returns and the other series.
+
+    `risk_free` is the daily return of cash: Sharpe and Sortino ratio, alpha and beta are of the returns beyond it.
+    """
+    beyond = {"excess": returns - risk_free, "market": benchmark - risk_free}
+    for name, each in {"curve": returns, "benchmark": benchmark, **beyond}.items():
         series[name] = np.cumprod(np.concatenate([[1.0], 1 + each]))
     return {key: float(each.function(*(series[name] for name in each.series))) for key, each in MEASURES.items()}
 

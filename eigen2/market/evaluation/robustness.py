@@ -144,11 +144,12 @@ def find_leak(
     """Look for decisions of a policy that change with prices of later days.
 
     It plays the first of `days`, up to the last decision at or before each of `CUTS`, on `panel` and on one `rebuilt`
-    from a table that `shuffle_after` has changed; the market of its account ends on the day after. The policy sees the
-    market by the encoder of its `owner`.
+    from a table that `shuffle_after` has changed; the market of its account ends on the day after, and marks no
+    delistings, which only later days without prices tell. The policy sees the market by the encoder of its `owner`.
     """
     episode, own_encoder = owner.episode, owner.encoder
     every = episode.rules.rebalance_days if episode.rules.mode == "weights" else 1  # days from one decision to the next
+    rules = replace(episode.rules, delisting_return=0.0)
     cuts = sorted({days[int(part * (len(days) - 2)) // every * every] for part in CUTS})
     restored = partial(type(own_encoder), context_days=own_encoder.context_days, episode=episode, device=device)
     tested = tuple(str(panel.dates[cut])[:10] for cut in cuts)
@@ -156,7 +157,7 @@ def find_leak(
     def decisions(market: MarketPanel, last: int) -> list[Tensor]:
         """Return the policy's actions from the first day to `last`, by a market's prices and features alone."""
         prices = market.prices[: last + 2, own_encoder.investable]
-        env = make_environment(prices, episode.rules, 1, account=episode.account, capacity=capacity)
+        env = make_environment(prices, rules, 1, account=episode.account, capacity=capacity)
         options = window_options([days.start], last + 1 - days.start, last + 2 - days.start)
         owner.encoder = restored(market, own_encoder.investable, saved=own_encoder.state_dict())
         try:

@@ -44,7 +44,7 @@ def deflated_sharpe_ratio(
     """Return the probability that the true Sharpe ratio is above what the best of all trials would show without skill.
 
     Bailey and Lopez de Prado, "The Deflated Sharpe Ratio", 2014, equation 2. `returns` are daily, of the chosen trial;
-    the variance of `trial_sharpes`, the daily Sharpe ratios of 2 or more trials, stands for that of all, but at least
+    the variance of `trial_sharpes`, the daily Sharpe ratios of trials, stands for that of all, but at least
     1 / (days - 1), that of independent trials without skill: a converged population's says nothing about the trials
     before it. Above 0.95 is significant at the usual level; NaN where the returns vary by rounding alone.
     """
@@ -52,7 +52,8 @@ def deflated_sharpe_ratio(
     if not deviation > MIN_DEVIATION:
         return math.nan
     away = (returns - mean) / returns.std()
-    variance = max(float(trial_sharpes.var(ddof=1)), 1 / (len(returns) - 1))
+    variance = float(trial_sharpes.var(ddof=1)) if len(trial_sharpes) > 1 else 0.0
+    variance = max(variance, 1 / (len(returns) - 1))
     threshold = expected_best_sharpe(variance, trials)
     skewness, kurtosis = float((away**3).mean()), float((away**4).mean())
     return probabilistic_sharpe_ratio(float(mean / deviation), threshold, len(returns), skewness, kurtosis)

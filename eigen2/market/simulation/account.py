@@ -7,11 +7,10 @@ import pandas as pd
 from jaxtyping import Bool, Float, Float16, Float32, Int, Shaped
 
 from eigen2.errors import UserError, require_range
-from eigen2.market.evaluation.performance import YEAR
+from eigen2.market.evaluation.performance import RUIN, YEAR
 from eigen2.market.simulation.events import ClosedPositions, OpenedPositions, events_of_agent
 from eigen2.market.simulation.rules import CLOSE_REASONS, TradingRules
 
-RUIN = 1e-6  # share of the initial cash below which a log return no longer falls
 INTEGERS = ("window", "column", "entry_day", "exit_day", "reason")  # fields of a trade that are integers
 DUST = 1e-9  # share of the initial cash up to which a value is a rounding error, and no trade
 Capacity = Float[np.ndarray, " columns"] | None
@@ -240,8 +239,8 @@ class Accounts:
         All columns are valued at their price, and those in `trades` are traded at it. A position then is worth weight x
         max_leverage x what is left of the equity after costs and without the untraded positions, which count as their
         absolute value / max_leverage: where absolute weights sum to 1 or less, the gross exposure is within
-        max_leverage. No position grows by more than `capacity`, and with `whole_shares` it is rounded down to these. A
-        ruined account sells what it holds.
+        max_leverage, up to what `min_commission` takes. No position grows, on either side, by more than `capacity`, and
+        with `whole_shares` it is rounded down to these. A ruined account sells what it holds.
         """
         shape, leverage = weights.shape[:-1], self.rules.max_leverage
         shares, cash, ruined = (part.reshape(*shape, -1) for part in (self.shares, self.cash, self.ruined))
@@ -260,8 +259,7 @@ class Accounts:
             basis = (basis - excess / slope).clip(min=0)
         wanted = weights * basis
         if self.capacity is not None:
-            most = np.abs(own) + self.capacity
-            wanted = wanted.clip(-most, most)
+            wanted = wanted.clip(np.minimum(own, 0) - self.capacity, np.maximum(own, 0) + self.capacity)
         if self.rules.whole_shares:
             count = np.divide(wanted, price, out=np.zeros_like(wanted), where=np.broadcast_to(trades, wanted.shape))
             wanted = np.trunc(count + np.copysign(SHARE_TOLERANCE, count)) * price

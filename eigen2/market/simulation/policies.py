@@ -48,8 +48,7 @@ def buy_and_hold(
     table = market_table(prices[:, bought], rules.delisting_return)
     entry, close = entry[bought], table[days.start : days.stop, LAST_CLOSE].astype(np.float64)
     close[-1] = final_closes(table, np.full(len(bought), days.stop - 1), np.arange(len(bought)))
-    traded_before = np.maximum.accumulate(close > 0)  # later closes of 0 are those of a total loss
-    close = np.ascontiguousarray(np.where(traded_before, close, entry))  # the order in memory decides rounding of sums
+    close = np.ascontiguousarray(close)  # the order in memory decides rounding of sums
     paid = entry * (1 + rules.side_cost)
     shares = np.full(len(bought), account.initial_cash / len(bought))
     if capacity is not None:
@@ -59,14 +58,14 @@ def buy_and_hold(
         shares = np.floor(shares + SHARE_TOLERANCE)
     exposure = close @ shares
     growth = 1 + account.cash_rate_pct / (100 * YEAR)
-    extra = [account.extra_commission(shares * price, rules).sum() for price in (entry, close[-1])]
-    cash = (account.initial_cash * growth - shares @ paid - extra[0]) * growth ** np.arange(-1.0, len(days) - 1)
+    extra = [account.extra_commission(shares * price, rules) for price in (entry, close[-1])]
+    cash = (account.initial_cash * growth - shares @ paid - extra[0].sum()) * growth ** np.arange(-1.0, len(days) - 1)
     equity = exposure + cash
     equity[0] = account.initial_cash
-    equity[-1] -= rules.side_cost * exposure[-1] + extra[1]
+    equity[-1] -= rules.side_cost * exposure[-1] + extra[1].sum()
     traded = float(shares @ (entry + close[-1]))
     exposure[[0, -1]] = 0
-    profit = shares * (close[-1] * (1 - rules.side_cost) - paid)
+    profit = shares * (close[-1] * (1 - rules.side_cost) - paid) - extra[0] - extra[1]
     closed = pd.DataFrame({"column": bought, "shares": shares, "profit": profit})
     trades = np.array([np.count_nonzero(shares)])
     return Simulation(equity[None], exposure[None], np.array([traded]), trades, closed)

@@ -26,8 +26,9 @@ def random_baseline(
 
     Every account gives all orders of the other policy that filled, on their days, with their coefficients and
     take-profits. Columns are drawn uniformly from the members that have a price, are not held, and in which an order of
-    average size would fill. An order for which no column or no money is left waits. A position is closed after as many
-    days as that of the other policy, if that closed it.
+    average size would fill, or, where `capacity` cuts orders, as much of it as in the other policy's columns. An order
+    for which no column or no money is left waits. A position is closed after as many days as that of the other policy,
+    if that closed it.
 
     Where agents decide on target weights, every account gives the scores of all rebalancings to the columns in one
     random permutation of its own, in which each column that can be held gets the score of one that can.
@@ -44,7 +45,11 @@ def random_baseline(
     orders, most = other.orders, min(rules.max_opens_per_day, prices.shape[1])
     due, held_days = orders["day"].to_numpy(), orders["held_days"].to_numpy()
     sizes = orders[["coefficient", "target"]].to_numpy(np.float32)
-    may_fill = _may_fill(prices, rules, account, float(np.abs(sizes[:, 0]).mean()) if len(sizes) else 0.0, capacity)
+    size = float(np.abs(sizes[:, 0]).mean()) if len(sizes) else 0.0
+    may_fill = _may_fill(prices, rules, account, size)
+    if capacity is not None and len(sizes):
+        asked = size * account.unit_share * account.initial_cash
+        may_fill &= capacity >= min(asked, capacity[other.closed["column"].to_numpy()].min())
     least_room = account.least_room(rules, prices.shape[1])
     placed = np.zeros(accounts, np.int64)
     # of the last order of each column: its side, and the days that its position is held
@@ -71,7 +76,7 @@ def random_baseline(
 
 
 def _may_fill(
-    prices: Prices, rules: TradingRules, account: AccountRules, size: float, capacity: Capacity
+    prices: Prices, rules: TradingRules, account: AccountRules, size: float
 ) -> Bool[np.ndarray, "days columns"]:
     """Return where an order of a size fills: only such orders of the other policy are given."""
     may_fill: np.ndarray = orderable(prices)
@@ -79,8 +84,6 @@ def _may_fill(
         may_fill &= np.append(prices[1:, :, OPEN] > 0, np.zeros_like(may_fill[:1]), axis=0)
     if account.whole_shares:
         may_fill &= prices[..., CLOSE] * (1 + rules.side_cost) <= size * account.unit_share * account.initial_cash
-    if capacity is not None:
-        may_fill &= capacity >= account.min_order * account.initial_cash
     return may_fill
 
 

@@ -6,6 +6,7 @@ import datetime
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -26,7 +27,7 @@ SCHEMA = pa.schema({"date": pa.timestamp("ms"), "ticker": pa.string(), **NUMBERS
 DRIFT, START, GAP, MARKET, OWN, HIGH, LOW, VOLUME, MISSING, SECTOR = range(10)
 LIFETIME = 12
 
-BOUNDS: dict[str, dict[str, float]] = {  # of every setting, see `require_range`
+BOUNDS: dict[str, dict[str, Any]] = {  # of every setting, see `require_range`
     "days": {"least": 2, "most": 250_000},
     "columns": {"least": 1, "most": 100_000},
     "seed": {"least": 0},

@@ -1,6 +1,7 @@
 """Champions whose skill is known, on days that no fit has seen."""
 
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -66,6 +67,21 @@ def test_a_policy_that_knows_the_future_is_significant() -> None:
     assert found.measures["champion"]["alpha"] > 1
     assert found.measures["champion"]["alpha p"] < 0.001
     assert found.measures["champion"]["information p"] < 0.001
+
+
+def test_interest_on_cash_is_no_skill() -> None:
+    """Random entries of a hundredth of the money earn little but interest, which is the risk-free rate."""
+    few, rate = replace(MARKET, account=AccountRules(unit_share=1e-3)), 0.05 / 252
+    plain, paid = (
+        backtest(market, at_random(2), [at_random(1)] * 2, 80, 7, np.random.default_rng(0), policies=2)
+        for market in (few, replace(few, account=replace(few.account, cash_rate_pct=5.0)))
+    )
+    assert paid.measures["champion"]["annual return"] > plain.measures["champion"]["annual return"] + 0.045
+    excess = paid.champion.returns - rate
+    assert paid.measures["champion"]["Sharpe"] == pytest.approx(252**0.5 * excess.mean() / excess.std(ddof=1))
+    assert paid.measures["champion"]["Sharpe"] == pytest.approx(plain.measures["champion"]["Sharpe"], abs=0.2)
+    assert paid.measures["champion"]["alpha p"] == pytest.approx(plain.measures["champion"]["alpha p"], abs=0.05)
+    assert paid.selection["deflated_sharpe"] == pytest.approx(plain.selection["deflated_sharpe"], abs=0.05)
 
 
 def test_p_values_are_the_rank_among_the_random_baseline() -> None:
@@ -158,10 +174,11 @@ def test_the_verdict_in_words() -> None:
     """A champion that knows the future beats 1/N; how it ranks beside ridge is told by the daily differences."""
     market = replace(MARKET, scores={"ridge": np.random.default_rng(3).normal(size=PRICES.shape[:2])})
     found = backtest(market, clairvoyant(), [at_random(1)] * 2, 80, 7, np.random.default_rng(0), policies=9)
-    growth = [found.simulations[name].returns.mean() for name in ("champion", "1/N")]
-    assert found.excess.mean == pytest.approx(252 * (growth[0] - growth[1]))
+    (own,), (equal,) = (found.simulations[name].equity for name in ("champion", "1/N"))
+    ratio = (own[-1] / own[0]) / (equal[-1] / equal[0])  # over 99 days
+    assert found.excess.mean == pytest.approx(252 / 99 * math.log(ratio))
     assert found.excess.low < found.excess.mean < found.excess.high
-    assert f"{100 * found.excess.mean:+.1f} points a year beyond it, with a 95 % interval" in found.verdict
+    assert f"{100 * ratio ** (252 / 99) - 100:+.1f} % a year beyond it, with a 95 % interval" in found.verdict
     assert "earn as much with p = 0.100" in found.verdict
     assert found.verdict in " ".join(found.text().split())
     ridge = found.information["ridge"]
@@ -171,7 +188,7 @@ def test_the_verdict_in_words() -> None:
         other = replace(found, information={"champion": champion, "ridge": ridge})
         assert f"It ranks the columns {words} a ridge regression: Rank IC {champion[5].mean:.3f}" in other.verdict
     worse = replace(found, excess=Interval(-0.02, -0.05, 0.01), information={"champion": ridge})
-    assert "-2.0 points a year beyond it, with a 95 % interval from -5.0 to +1.0" in worse.verdict
+    assert "-2.0 % a year beyond it, with a 95 % interval from -4.9 to +1.0" in worse.verdict
     assert "was not compared" in worse.verdict
     same = replace(found, information={"champion": ridge, "ridge": ridge})
     assert "ranks the columns no better and no worse than a ridge regression" in same.verdict
@@ -190,12 +207,12 @@ def test_trainings_with_other_seeds_and_their_ensemble() -> None:
     assert found.trainings[1] == pytest.approx(alone.excess.mean)
     np.testing.assert_array_equal(found.simulations["ensemble"].equity, alone.champion.equity)
     np.testing.assert_array_equal(found.information["ensemble"][5].daily, alone.information["champion"][5].daily)
-    mean, low, high = (100 * value for value in over_trainings(found.trainings))
+    mean, low, high = (100 * math.expm1(value) for value in over_trainings(found.trainings))
     average = f"{mean:+.1f} on average, from {low:+.1f} to {high:+.1f}."
     assert f"over days, and 3 trainings with different seeds {average}" in found.verdict
     text = " ".join(found.text().split())
-    assert f"by seed: {', '.join(f'{100 * each:+.1f}' for each in found.trainings)}; their ensemble" in text
-    assert f"their ensemble {100 * found.trainings[1]:+.1f}" in text
+    own = [f"{100 * math.expm1(each):+.1f}" for each in found.trainings]
+    assert f"by seed: {', '.join(own)}; their ensemble {own[1]}" in text
     assert max(map(len, found.text().splitlines())) <= 80
     assert found.summary()["trainings"] == found.trainings.tolist()
     assert len(alone.trainings) == 1

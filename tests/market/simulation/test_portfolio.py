@@ -78,7 +78,7 @@ class PlainAccount:
                 low = middle
         for c, money in enumerate(change(low)):
             wanted = held[c] + money
-            if abs(wanted) > (limit := abs(held[c]) + self.most):
+            if abs(wanted) > (limit := self.most + abs(held[c]) * (held[c] * wanted > 0)):
                 money = math.copysign(limit, wanted) - held[c]
             if trades[c] and self.money.whole_shares:
                 count = math.floor(abs(self.shares[c] + money / price[c]) + 1e-6)
@@ -236,6 +236,17 @@ def test_rebalancing_keeps_the_books(seed: int, rules: TradingRules, leverage: f
     assert (traded <= 1e-9 * equity).all()  # no change, no cost
     for now, then in zip((accounts.shares, accounts.cash), before, strict=True):
         np.testing.assert_allclose(now, then, rtol=1e-9, atol=1e-6)
+
+
+def test_a_reversal_is_within_the_volume_cap() -> None:
+    """Ten rebalancings build a position of ten times the cap; turned around at once, no more than the cap is short."""
+    rules = TradingRules(mode="weights", allow_short=True, cost_bps=0, slippage_bps=0)
+    env = PortfolioEnvironment(np.ones((3, 1, 4)), rules, agents=1, windows=1, capacity=np.array([1000.0]))
+    price, trades, held = np.ones((1, 1)), np.ones((1, 1), bool), []
+    for weight in [1.0] * 10 + [-1.0] * 2:
+        env.accounts.rebalance(np.full((1, 1, 1), weight), price, trades)
+        held.append(float(env.accounts.shares[0]))
+    assert held == pytest.approx([*range(1000, 10_001, 1000), -1000, -2000])
 
 
 @settings(max_examples=25, deadline=None)

@@ -55,6 +55,25 @@ def test_every_account_gives_each_order_once(opens: int) -> None:
     assert simulation.trades.tolist() == [30] * 20
 
 
+def test_columns_that_take_less_money_than_the_champions_are_left_out() -> None:
+    """Else random policies would be less invested where the market rises."""
+    prices, trading = SyntheticMarket(days=120, columns=20, seed=5).prices(), rules(max_opens_per_day=2)
+    account, capacity = AccountRules(unit_share=0.1), np.repeat([1e6, 100.0], 10)
+    liquid = np.where(np.arange(20) < 10, np.random.default_rng(1).random(prices.shape[:2]), 0.0)
+
+    def best(seen: dict[str, Tensor]) -> Tensor:
+        free = torch.from_numpy(liquid[int(seen["day"].flatten()[0])]) * (seen["held_days"] == 0)
+        sizes = torch.where(free > 0.8, 1.0, 0.0)
+        return torch.stack([sizes, torch.full_like(sizes, 50.0)], -1)
+
+    champion = simulate(prices, trading, account, DAYS, best, capacity=capacity)
+    policy = random_baseline(prices, trading, account, champion, DAYS, 20, np.random.default_rng(0), capacity)
+    found = simulate(prices, trading, account, DAYS, policy, 20, capacity)
+    assert set(found.closed["column"]) == set(range(10))
+    exposures = [float((each.exposure / each.equity).mean()) for each in (champion, found)]
+    assert exposures[1] == pytest.approx(exposures[0], rel=0.1)
+
+
 def test_accounts_differ_and_the_seed_decides() -> None:
     first, again, another = (play(seed=seed, accounts=5).equity for seed in (0, 0, 1))
     assert len(set(first[:, -1])) == 5
