@@ -1,9 +1,9 @@
 """Stop a run cleanly before the system runs out of memory."""
 
 import math
+import warnings
 
 from lightning.pytorch import Callback, LightningModule, Trainer
-from lightning.pytorch.utilities import rank_zero_warn
 
 from eigen2.memory.limits import Limit, allowed_bytes, limits
 from eigen2.memory.process import GB, trim_malloc
@@ -82,6 +82,10 @@ class MemoryBudget(Callback):
             self._reached = self._reached or "almost all memory of another process"
             trainer.should_stop = True
 
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """End the run if the last epoch reached a limit and `min_epochs` goes on; raises MemoryBudgetExceeded."""
+        self._stop(self._reached, f"before epoch {trainer.current_epoch}")
+
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """End the run if its last epoch reached a limit and others would follow; raises MemoryBudgetExceeded."""
         if trainer.max_epochs is None or trainer.max_epochs < 0 or trainer.current_epoch < trainer.max_epochs:
@@ -101,7 +105,7 @@ class MemoryBudget(Callback):
                 reached = reached or limit
             elif limit.share >= self.warn_at and limit.name not in self._warned:
                 self._warned.add(limit.name)
-                rank_zero_warn(f"memory runs short: {limit}; at {self.stop_at:.0%} the run ends")
+                warnings.warn(f"memory runs short: {limit}; at {self.stop_at:.0%} the run ends", stacklevel=2)
         return reached
 
     @staticmethod

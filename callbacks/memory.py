@@ -203,7 +203,7 @@ class MemoryProfiler(Callback):
             return {}
         trainer, pl_module = self._running
         data, callbacks = getattr(trainer, "datamodule", None), trainer.callbacks  # type: ignore[attr-defined]
-        return owners_of([pl_module, data, *callbacks, *trainer.loggers])
+        return owners_of([pl_module, data, *callbacks, *trainer.loggers, trainer.strategy.checkpoint_io])
 
     def _stop(self) -> None:
         self._running = self._watch = None

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from lightning.pytorch import Callback, LightningModule, Trainer, seed_everything
+from lightning.pytorch import Trainer, seed_everything
 
 from callbacks import GarbageCollector, MemoryProfiler
 from eigen2.core.config import from_settings, plain_values
@@ -31,7 +31,7 @@ from eigen2.market.synthetic.generator import SyntheticMarket
 from eigen2.runtime.checkpoint import ChampionCheckpoint, DurableCheckpointIO, GenerationCheckpoint
 from eigen2.runtime.console import GenerationReport, hide_library_messages
 from eigen2.runtime.logger import RunLogger
-from eigen2.runtime.run_folder import find_checkpoint, generations_of, locked_folder, move_earlier_run
+from eigen2.runtime.run_folder import find_checkpoint, generations_of, locked_folder
 
 Prices = pd.DataFrame | str | Path
 SILENT: dict[str, Any] = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
@@ -154,14 +154,6 @@ class Result:
         return _best(self.run_folder)
 
 
-class _MoveEarlierRun(Callback):
-    """Moves an earlier run in the folder aside, once nothing can refuse the new one."""
-
-    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Move it."""
-        move_earlier_run(Path(trainer.default_root_dir))
-
-
 def _read_metrics(folder: Path) -> bytes:
     file = folder / "metrics.csv"
     return file.read_bytes() if file.is_file() else b""
@@ -225,7 +217,7 @@ def fit(
             with (Folder(root) / "prices").replacing(Path(path).name) as draft:
                 frame.to_parquet(draft, index=False)
         del frame  # memory
-        callbacks = [_MoveEarlierRun(), GarbageCollector(), GenerationReport(), MemoryProfiler(), ChampionCheckpoint()]
+        callbacks = [GarbageCollector(), GenerationReport(), MemoryProfiler(), ChampionCheckpoint()]
         trainer = Trainer(
             max_epochs=generations,
             default_root_dir=root,

@@ -226,6 +226,8 @@ def small_object_bytes() -> tuple[int, int] | None:
         return None
     text, size = ctypes.c_char_p(), ctypes.c_size_t()
     stream = ctypes.c_void_p(library.open_memstream(ctypes.byref(text), ctypes.byref(size)))
+    if not stream.value:  # there is no memory
+        return None
     ctypes.pythonapi._PyObject_DebugMallocStats(stream)
     library.fclose(stream)
     numbers = re.findall(rb"\n(?:# bytes in allocated blocks|Total) += +([\d,]+)", text.value or b"")

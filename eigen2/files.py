@@ -1,6 +1,7 @@
-"""Every file that eigen2 writes, renames or deletes: atomic, durable, and never outside the folder it belongs to.
+"""Every file that eigen2 writes, renames or deletes: atomic, and never outside the folder it belongs to.
 
-After a crash a file is the old one or the new one, never half of it.
+After a crash a file is the old one or the new one, never half of it. Rows appended to a file survive that of the
+process; the system writes them to the disk when it likes.
 """
 
 import contextlib
@@ -51,7 +52,7 @@ class Folder:
     def file(self, name: str) -> Path:
         """Return the path of a file in the folder, which need not exist."""
         path = self.path / name
-        target = path.parent.resolve()
+        target = (path if path.name == ".." else path.parent).resolve()
         if not target.is_relative_to(self._root.resolve()):
             raise UserError(f"{path} would be written outside {self._root}, in {target}; remove the link")
         return path
@@ -158,12 +159,19 @@ def _draft(final: Path) -> Iterator[Path]:
     if final.exists() and not final.is_file():  # a rename would replace a device or a pipe by a file
         raise OSError(errno.EINVAL, "It is a folder" if final.is_dir() else "It is no regular file", str(final))
     draft = final.with_name(f".{final.name}.draft")
-    draft.unlink(missing_ok=True)  # of a killed process, or a link
-    try:
-        yield draft
-        move_into_place(draft, final)
-    finally:
-        draft.unlink(missing_ok=True)
+    if draft.is_symlink():
+        draft.unlink()
+    with os.fdopen(_open(draft, 0), "r+b") as locked:  # perhaps left by a killed process
+        try:
+            fcntl.flock(locked, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise OSError(errno.EBUSY, "Another process is writing it", str(final)) from None
+        try:
+            yield draft
+            move_into_place(draft, final)
+        except BaseException:
+            draft.unlink(missing_ok=True)
+            raise
 
 
 @contextmanager

@@ -13,7 +13,7 @@ import torch
 from lightning.fabric.plugins.environments.slurm import SLURMEnvironment
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import LightningDataModule, Trainer
-from lightning.pytorch.callbacks import ProgressBar
+from lightning.pytorch.callbacks import Callback, Checkpoint, ProgressBar
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 from lightning.pytorch.utilities.seed import isolate_rng
 from torch import distributed as dist
@@ -25,7 +25,7 @@ from eigen2.cli.seeds import train_seeds
 from eigen2.core.module import GenerationModule
 from eigen2.distributed.strategy import PopulationStrategy, check_world, listed_gpus, processes
 from eigen2.errors import OUT_OF_MEMORY, RunStopped, UserError, install_hint, require_range
-from eigen2.runtime.checkpoint import ChampionCheckpoint, DurableCheckpointIO
+from eigen2.runtime.checkpoint import ChampionCheckpoint, DurableCheckpointIO, GenerationCheckpoint
 from eigen2.runtime.console import GenerationReport, hide_library_messages
 from eigen2.runtime.logger import RunLogger
 from eigen2.runtime.run_folder import RunFolder, find_checkpoint, generations_of, locked_folder
@@ -124,9 +124,16 @@ class EigenCLI(LightningCLI):
         config = self._get(self.config_init, "trainer", default={})
         check_config(vars(config))
         fits, callbacks = self.subcommand == "fit", _as_list(config.get("callbacks"))
-        shows = config.get("enable_progress_bar") is not False and not config.get("barebones")
-        if shows and not any(isinstance(callback, ProgressBar) for callback in callbacks):
-            kwargs["callbacks"] = [*callbacks, GenerationReport()]
+
+        def lacks(kind: type, switch: str) -> bool:
+            off = config.get(switch) is False or config.get("barebones")
+            return not off and not _has(callbacks, kind)
+
+        added: list[Callback] = [GenerationReport()] if lacks(ProgressBar, "enable_progress_bar") else []
+        if fits and lacks(Checkpoint, "enable_checkpointing"):
+            added += [ChampionCheckpoint(), GenerationCheckpoint()]
+        if added:
+            kwargs["callbacks"] = [*callbacks, *added]
         if config.get("logger") is None:  # validate and test must not append to the curves of the fit
             kwargs["logger"] = RunLogger(config["default_root_dir"]) if fits else False
         kwargs["plugins"] = [*_as_list(config.get("plugins")), DurableCheckpointIO()]
@@ -161,7 +168,7 @@ class EigenCLI(LightningCLI):
                 self.trainer.ckpt_path = checkpoint or fetch_last(self.trainer, ckpt_path)
             self.trainer.fit(**kwargs)
             self._write_report(root)
-        if not any(isinstance(callback, ChampionCheckpoint) for callback in self.trainer.checkpoint_callbacks):
+        if not _has(self.trainer.checkpoint_callbacks, ChampionCheckpoint):
             log.warning("there is no best.ckpt to test: add ChampionCheckpoint to trainer.callbacks, as configs do")
 
     def validate(self, ckpt_path: str | None = None, **kwargs: Any) -> None:
@@ -326,6 +333,10 @@ def classes(workload: str) -> tuple[type[GenerationModule[Any]], type[LightningD
     except ModuleNotFoundError as error:
         raise UserError(f"workload {workload} needs {error.name}: {install_hint(workload)}") from error
     return module, data
+
+
+def _has(callbacks: Sequence[object], kind: type) -> bool:
+    return any(isinstance(callback, kind) for callback in callbacks)
 
 
 def _as_list(value: Any) -> list[Any]:

@@ -27,7 +27,7 @@ from eigen2.errors import UserError
 from eigen2.memory.estimate import PeakEstimate, processes_here
 from eigen2.runtime.logger import RunLogger
 from eigen2.runtime.phases import PHASES, PhaseClock
-from eigen2.runtime.run_folder import RunFolder, describe_script
+from eigen2.runtime.run_folder import describe_script, make_room_for_script
 from eigen2.runtime.trainer_checks import check_batches, check_trainer
 
 log = logging.getLogger(__name__)
@@ -161,6 +161,7 @@ class GenerationModule(LightningModule, ABC, Generic[Data]):
                     "no champion; lower model.validate_every",
                     *(self.trainer.max_epochs, self.validate_every),
                 )
+            make_room_for_script(self.trainer)
         self._built = True
 
     def begin_generation(self) -> None:
@@ -196,8 +197,7 @@ class GenerationModule(LightningModule, ABC, Generic[Data]):
         for logger in self.loggers:
             logger.log_hyperparams({"seed": self.seed, **self.settings()})
         self._announce_generation()
-        if not any(isinstance(callback, RunFolder) for callback in self.trainer.callbacks):  # type: ignore[attr-defined]
-            describe_script(self.trainer, self, self.config())
+        describe_script(self.trainer, self, self.config())
 
     def _announce_generation(self) -> None:
         """Tell the loggers which generation begins, before monitors of Lightning log batches as steps."""

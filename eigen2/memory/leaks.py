@@ -151,6 +151,10 @@ class LeakWatch:
         count, least = len(self.trend.generations), WARM_UP + MIN_GENERATIONS
         too_few = f"none, with {count} of the {least} generations that it needs"
         verdict = f"healthy{self._revised}" if count >= least else too_few
+        for name, judged in self.verdicts.items():
+            if judged.kind == LEAK:  # of a noisy series, see `_is_leak`
+                rate, since = format_size(_rate(judged)), judged.growths[-1].since
+                verdict = f"not settled: {name} grows by {rate} a generation since generation {since}, too new to judge"
         asked = [] if self._asked is None else ["kept from the generations that were traced:", *self._asked.lines()]
         return [f"verdict: {verdict}", *asked]
 

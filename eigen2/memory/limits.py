@@ -1,6 +1,7 @@
 """Find every limit on the memory of this process, and how much of it is used."""
 
 import re
+import resource
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -52,12 +53,9 @@ def limits(budget_bytes: int | None = None) -> list[Limit]:
     all_limits = [Limit("the machine's memory", machine.total - machine.available, machine.total, True), *_groups()]
     if budget_bytes is not None:
         all_limits.append(Limit("the memory budget", memory["VmRSS"] - memory.get("RssFile", 0), budget_bytes))
-    if sys.platform != "win32":
-        import resource
-
-        address_space = resource.getrlimit(resource.RLIMIT_AS)[0]
-        if address_space != resource.RLIM_INFINITY:
-            all_limits.append(Limit("the address space (RLIMIT_AS)", memory["VmSize"], address_space))
+    address_space = resource.getrlimit(resource.RLIMIT_AS)[0]
+    if address_space != resource.RLIM_INFINITY:
+        all_limits.append(Limit("the address space (RLIMIT_AS)", memory["VmSize"], address_space))
     return sorted(all_limits, key=lambda limit: -limit.share)
 
 

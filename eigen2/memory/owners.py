@@ -37,7 +37,11 @@ class MemoryOwner(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Filling:
-    """An owner that grows up to a known size, such as a buffer, whose growth is no leak."""
+    """An owner that grows up to a known size, such as a buffer, whose growth is no leak.
+
+    Write to all pages of a buffer when it is made (`buffer.fill(0)`): the system gives those of `np.zeros` and
+    `torch.empty` memory when they are written to first, so that its size would not account for its growth.
+    """
 
     value: object  # what holds the bytes
     full: bool  # whether it has reached its size
@@ -105,7 +109,10 @@ def account(owners: Mapping[str, object], files: MappedFiles | None = None) -> d
 
 
 def arrays_in(owner: object) -> Iterator[np.ndarray | Tensor]:
-    """Yield every array and tensor in an object, its attributes and containers, to any depth; none twice."""
+    """Yield every array and tensor in an object, its attributes and containers, to any depth; none twice.
+
+    Of an `nn.Module` these are parameters, buffers and submodules.
+    """
     seen: set[int] = set()
     waiting = [owner]
     while waiting:

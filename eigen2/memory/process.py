@@ -68,6 +68,8 @@ def measure(objects: bool = True) -> ProcessMemory:
     sizes = resident("self")
     mallinfo2 = _libc_function("mallinfo2", _Mallinfo2)
     heap = None if mallinfo2 is None else mallinfo2()
+    if heap is not None and not heap.uordblks + heap.hblkhd:
+        heap = None  # another allocator has taken the place of the C library's
     small = arenas = None
     if objects:
         small, arenas = compat.small_object_bytes() or (_BLOCK_BYTES * sys.getallocatedblocks(), 0)
@@ -160,7 +162,7 @@ class _Mallinfo2(ctypes.Structure):
 def _libc_function(name: str, result: Any, *arguments: Any) -> Callable[..., Any] | None:
     try:
         function = getattr(ctypes.CDLL(None), name)
-    except (AttributeError, OSError, TypeError):  # musl, macOS and old glibc lack the symbol, Windows the handle
+    except (AttributeError, OSError, TypeError):  # musl, macOS and old glibc lack the symbol
         return None
     function.restype, function.argtypes = result, arguments
     return function  # type: ignore[no-any-return]

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import jsonschema
 import numpy as np
@@ -35,7 +35,7 @@ PROVENANCE = _mapping(
             "data": OBJECT,
             "memory": {"type": "array"},
         },  # memory: the verdict, of earlier versions
-        **{"commit": NAME, "fitness": _mapping({"unit": TEXT, "over": TEXT})},
+        **{"commit": NAME, "dirty": {"type": ["boolean", "null"]}, "fitness": _mapping({"unit": TEXT, "over": TEXT})},
     },
 )
 """Schema of run.json; every key is optional."""
@@ -97,28 +97,29 @@ class RunRecord:
 
 def load(folder: Path) -> RunRecord:
     """Read a run's folder; raises UserError if there is no run in it, or a file in it cannot be read."""
-    metrics = _table(folder / METRICS, ["generation"])
+    root = folder.resolve()  # which may be a link; one within would show any file of the reader's
+    metrics = _table(root / METRICS, ["generation"])
     if metrics is None:
         raise UserError(f"{folder} has no {METRICS}: name the folder of a run (trainer.default_root_dir)")
-    test = _json(folder / "test" / "summary.json", SUMMARY)
+    test = _json(root / "test" / "summary.json", SUMMARY)
     source, columns = ("champion", ["window", *TRADE]) if test is None else ("test", TRADE)
-    provenance = _json(folder / "run.json", PROVENANCE) or {}
+    provenance = _json(root / "run.json", PROVENANCE) or {}
     return RunRecord(
         folder=folder,
         provenance=provenance,
-        config=_read(folder / "config.yaml", Path.read_text) or "",
+        config=_read(root / "config.yaml", Path.read_text) or "",
         metrics=metrics,
-        memory=_table(folder / "memory.csv", ["generation", "rss_bytes"], ["phase"]),
-        memory_verdict=(_json(folder / "memory" / "verdict.json", VERDICT) or {"lines": provenance.get("memory", [])})[
+        memory=_table(root / "memory.csv", ["generation", "rss_bytes"], ["phase"]),
+        memory_verdict=(_json(root / "memory" / "verdict.json", VERDICT) or {"lines": provenance.get("memory", [])})[
             "lines"
         ],
-        validation=_validation(folder / "champion" / "equity.csv"),
-        trades=_table(folder / source / "trades.csv", columns, ["ticker", "reason"], ["entry_date", "exit_date"]),
+        validation=_validation(root / "champion" / "equity.csv"),
+        trades=_table(root / source / "trades.csv", columns, ["ticker", "reason"], ["entry_date", "exit_date"]),
         test=test,
-        equity=None if test is None else _equity(folder / "test" / "equity.csv", test["days"]["last"]),
-        rank_ic=None if test is None else _table(folder / "test" / "rank_ic.csv", [], dates=["date"]),
-        scores=_json(folder / "test" / "scores.json", SCORES),
-        pictures={path.stem: _read(path, Path.read_bytes) for path in sorted((folder / "champion").glob("*.png"))},
+        equity=None if test is None else _equity(root / "test" / "equity.csv", test["days"]["last"]),
+        rank_ic=None if test is None else _table(root / "test" / "rank_ic.csv", [], dates=["date"]),
+        scores=_json(root / "test" / "scores.json", SCORES),
+        pictures={path.stem: _read(path, Path.read_bytes) for path in sorted((root / "champion").glob("*.png"))},
         unit=provenance.get("fitness", {}).get("unit", "fitness"),
     )
 
@@ -139,21 +140,26 @@ def _reading(path: Path) -> Iterator[None]:
 def _read(path: Path, read: Callable[[Path], Any]) -> Any:
     """Return `read(path)`, None if there is no file."""
     with _reading(path):
-        return read(path) if path.is_file() else None
+        return read(path) if _is_own(path) else None
+
+
+def _is_own(path: Path) -> bool:
+    """Return whether a resolved path is that of a file, and no link leads there."""
+    return path.is_file() and path.resolve() == path
 
 
 def _json(path: Path, schema: dict[str, Any]) -> dict[str, Any] | None:
     def read(path: Path) -> Any:
-        content = json.loads(path.read_text(), parse_constant=_refuse_constant)
+        content = json.loads(path.read_text())
+        try:
+            json.dumps(content, allow_nan=False)
+        except ValueError:
+            raise ValueError("it holds a number that is not finite") from None
         jsonschema.validate(content, schema)
         return content
 
     content: dict[str, Any] | None = _read(path, read)
     return content
-
-
-def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"it holds {name}, which is not a number")
 
 
 def _validation(path: Path) -> pd.DataFrame | None:
@@ -176,7 +182,7 @@ def _table(
     path: Path, numbers: Collection[str], texts: Collection[str] = (), dates: Collection[str] = ()
 ) -> pd.DataFrame | None:
     """Read a table; None if there is no file. Columns not listed are numeric, an incomplete last row is dropped."""
-    if not path.is_file():
+    if not _is_own(path):
         return None
     with _reading(path):
         # pandas would read the ticker NA as a missing value

@@ -198,6 +198,7 @@ class CheckpointStore:
 
     def _put(self, file: BinaryIO, path: str) -> None:
         options = {}
+        file.seek(0)  # /dev/fd of macOS has the offset of the file, which a failed attempt has moved
         if self.place.provider in _LIBRARIES:
             # S3 accepts 10,000 parts per object, Google only parts of a multiple of 256 KiB
             size = os.fstat(file.fileno()).st_size

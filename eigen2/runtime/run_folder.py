@@ -108,24 +108,40 @@ class RunFolder(SaveConfigCallback):
         if not trainer.is_global_zero:
             return
         root = Path(trainer.default_root_dir)
-        if trainer.ckpt_path is None and (moved := move_earlier_run(root)) is not None:
-            print(f"An earlier run in {root} was moved to {moved}.")
+        if trainer.ckpt_path is None:
+            _move_aside(root)
         _write(root / "config.yaml", self.parser.dump(self.config, skip_none=False))
         _write_provenance(root, pl_module)
 
 
-def describe_script(trainer: Trainer, module: LightningModule, config: Mapping[str, Any]) -> None:
-    """Write config.yaml and run.json for a fit by a script, which has no `RunFolder`, in the folder of its `RunLogger`.
+def make_room_for_script(trainer: Trainer) -> None:
+    """Move an earlier run aside as `RunFolder` does, for a new fit by a script, which has none."""
+    folder = _folder_of_script(trainer)
+    if folder is not None and trainer.ckpt_path is None and trainer.current_epoch == 0:
+        _move_aside(folder)
 
-    The command line reads config.yaml. A disk error is logged.
+
+def describe_script(trainer: Trainer, module: LightningModule, config: Mapping[str, Any]) -> None:
+    """Write config.yaml and run.json as `RunFolder` does, for a fit by a script; the command line reads them.
+
+    A disk error is logged.
     """
-    folders = [Path(logger.save_dir) for logger in trainer.loggers if isinstance(logger, RunLogger)]
-    if not folders or not trainer.is_global_zero:
-        return
-    target = folders[0] / "config.yaml"
-    settings = {**config, "trainer": {**config["trainer"], "default_root_dir": str(folders[0])}}
-    _write(target, yaml.safe_dump(settings, sort_keys=False))
-    _write_provenance(target.parent, module)
+    if (folder := _folder_of_script(trainer)) is not None:
+        settings = {**config, "trainer": {**config["trainer"], "default_root_dir": str(folder)}}
+        _write(folder / "config.yaml", yaml.safe_dump(settings, sort_keys=False))
+        _write_provenance(folder, module)
+
+
+def _folder_of_script(trainer: Trainer) -> Path | None:
+    """Return the folder of the `RunLogger` of a fit without `RunFolder`, in the process that writes there."""
+    if not trainer.is_global_zero or any(isinstance(callback, RunFolder) for callback in trainer.callbacks):  # type: ignore[attr-defined]
+        return None
+    return next((Path(logger.save_dir) for logger in trainer.loggers if isinstance(logger, RunLogger)), None)
+
+
+def _move_aside(root: Path) -> None:
+    if (moved := move_earlier_run(root)) is not None:
+        print(f"An earlier run in {root} was moved to {moved}.")
 
 
 def _write(target: Path, text: str) -> None:
