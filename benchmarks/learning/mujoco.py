@@ -23,6 +23,7 @@ Changes = Mapping[str, Any]
 Arm = tuple[str, Changes]
 """A configuration of `fit`, and what an arm changes of it by full key."""
 
+SHARED: Changes = {"model.representation": "shared"}
 LEARNER, LINEAR = "configs/control_halfcheetah.yaml", "configs/control_swimmer.yaml"
 ALONE: Changes = {
     "model.population_size": 1,
@@ -38,6 +39,8 @@ LONG: Changes = {
     "data.replay_min_size": 10_000,
 }
 """Settings of the RL Baselines3 Zoo for TD3 on Swimmer, where the default discount looks ahead too little."""
+
+SMALL_TRUNK = {"class_path": "eigen2.control.networks.MLPActor", "init_args": {"hidden": [16]}}
 
 
 class MatchedERL(ERLModule):
@@ -157,7 +160,7 @@ TD3_ALONE: Arm = (LEARNER, ALONE)
 BENCHMARKS = {
     "mujoco": benchmark(
         (*LOCOMOTION, "Ant-v5"),
-        {"TD3 alone": TD3_ALONE, "ERL": (LEARNER, {}), "shared": (LEARNER, {"model.representation": "shared"})},
+        {"TD3 alone": TD3_ALONE, "ERL": (LEARNER, {}), "shared": (LEARNER, SHARED)},
         steps=300_000,
         every=10_000,
         episodes=10,
@@ -168,7 +171,7 @@ BENCHMARKS = {
         ("Swimmer-v5",),
         {
             "ERL": (LINEAR, {}),
-            "shared": (LEARNER, {"model.representation": "shared", **LONG}),
+            "shared": (LINEAR, {**SHARED, "model.actor": SMALL_TRUNK}),
             "TD3 alone": (LEARNER, {**ALONE, **LONG}),
             "DDPG alone": (LEARNER, {**ALONE, **LONG, **DDPG}),
         },

@@ -28,7 +28,7 @@ SECTIONS = {
     "Learners (`model.learner`: `class_path` and `init_args`)": "eigen2.erl.learners.DDPG eigen2.erl.learners.TD3",
     "Evolution (`model.evolution`: a list of `class_path` and `init_args`)": """
         eigen2.erl.evolution.Elitism eigen2.erl.evolution.TournamentCrossover eigen2.erl.evolution.MagnitudeMutation
-        eigen2.erl.evolution.Injection""",
+        eigen2.erl.evolution.FineMutation eigen2.erl.evolution.Injection""",
     "Trading (`workload: market`)": """
         data=eigen2.market.datamodule.MarketDataModule
         data.synthetic=eigen2.market.synthetic.generator.SyntheticMarket""",

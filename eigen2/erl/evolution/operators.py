@@ -112,6 +112,16 @@ class MagnitudeMutation(Operator):
 
 
 @dataclass
+class FineMutation(MagnitudeMutation):
+    """Replace agents by copies of elites with a little Gaussian noise, to refine what large mutations have found."""
+
+    name: ClassVar[str] = "fine_mutant"
+
+    fraction: float = 1.0
+    """Share of a mutant's actor weights that change (0 to 1)."""
+
+
+@dataclass
 class Injection(Operator):
     """Replace the least fit agent's actor by the fittest learner's, where only some agents learn (model.learners).
 

@@ -101,9 +101,9 @@ def test_arms_differ_in_nothing_but_what_they_say() -> None:
         for module, data in [made[name] for name in alone]:
             assert (module.population_size, module.operators, data.windows_per_generation) == (1, (), 0)
         swimmer = benchmark is BENCHMARKS["swimmer"]
-        same = [*alone, "shared"] if swimmer else made
-        settings = [{name: made[arm][0].hparams[name] for name in names} for arm in same]
-        assert all(each == settings[0] for each in settings)
+        for same in (alone, ["ERL", "shared"]) if swimmer else (made,):
+            settings = [{name: made[arm][0].hparams[name] for name in names} for arm in same]
+            assert all(each == settings[0] for each in settings)
         modules = [module for module, _ in made.values()]
         assert {module.hparams["gamma"] for module in modules} == {0.9999 if swimmer else 0.99}
         assert {module.hparams["accumulate"] for module in modules} == {1}

@@ -8,6 +8,7 @@ import torch
 
 from eigen2.erl.evolution import (
     Elitism,
+    FineMutation,
     Injection,
     MagnitudeMutation,
     TournamentCrossover,
@@ -56,6 +57,17 @@ def test_mutation_changes_the_right_share_by_the_right_amount_in_every_tensor(fr
         assert abs(float(changed.mean())) < 4 * expected / math.sqrt(len(changed))
         kurtosis = float((changed / expected).pow(4).mean())
         assert abs(kurtosis - 3) < 4 * math.sqrt(96 / len(changed))
+
+
+def test_fine_mutation_changes_every_weight_beside_another_mutation() -> None:
+    noise = mutation_noise(parent_row(), SIZES, FineMutation(), np.random.default_rng(0))
+    assert noise.all()
+    recorder = Recorder()
+    operators = [Elitism(share=0.25), MagnitudeMutation(share=0.5, scale=0.0), FineMutation()]
+    fit(AIM, recorder, epochs=2, population_size=4, evolution=operators)
+    before, after = recorder.states[0, "train"]["actor"], recorder.states[0, "evolve"]["actor"]
+    assert [any(same(row, old) for old in before) for row in after].count(True) == 3
+    assert {"operators/mutant_fitness", "operators/fine_mutant_fitness"} <= set(recorder.metrics[1])
 
 
 def test_mutation_without_scale_share_or_weights_changes_nothing_and_a_nan_spoils_its_tensor_alone() -> None:
