@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from eigen2.errors import UserError
-from eigen2.files import Folder
+from eigen2.files import Folder, replacing, write
 from tests.command import eigen2
 from tests.test_architecture import FILES
 
@@ -105,7 +105,7 @@ def test_no_writer_follows_a_link(writer: str, linked: str, tmp_path: Path) -> N
     assert {path.name: path.read_text() for path in outside.iterdir()} == dict.fromkeys(("name", "other"), "somebody's")
 
 
-@pytest.mark.parametrize("name", ["../name", "{outside}/name", "part/../../name"])
+@pytest.mark.parametrize("name", ["../name", "{outside}/name", "part/../../name", ".."])
 def test_a_name_that_leads_out_is_refused(name: str, tmp_path: Path) -> None:
     folder = Folder(tmp_path / "run")
     folder.make()
@@ -114,6 +114,21 @@ def test_a_name_that_leads_out_is_refused(name: str, tmp_path: Path) -> None:
         with pytest.raises(UserError, match="outside"):
             change(name.format(outside=tmp_path))
     assert (tmp_path / "name").read_text() == "somebody's"
+
+
+def test_a_file_that_another_process_writes_is_refused_and_a_draft_of_a_killed_one_is_not(tmp_path: Path) -> None:
+    """Else one would move the other's half of a file into place."""
+    file, draft = tmp_path / "orders.csv", tmp_path / ".orders.csv.draft"
+    with replacing(file) as first:
+        first.write_text("half")
+        with pytest.raises(OSError, match="Another process is writing it"), replacing(file):
+            pass
+        first.write_text("whole")
+    assert file.read_text() == "whole"
+    draft.write_text("of a killed process, and longer")
+    write(file, "new")
+    assert file.read_text() == "new"
+    assert not draft.exists()
 
 
 @pytest.fixture(scope="module")

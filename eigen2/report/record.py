@@ -119,7 +119,11 @@ def load(folder: Path) -> RunRecord:
         equity=None if test is None else _equity(root / "test" / "equity.csv", test["days"]["last"]),
         rank_ic=None if test is None else _table(root / "test" / "rank_ic.csv", [], dates=["date"]),
         scores=_json(root / "test" / "scores.json", SCORES),
-        pictures={path.stem: _read(path, Path.read_bytes) for path in sorted((root / "champion").glob("*.png"))},
+        pictures={
+            path.stem: _read(path, Path.read_bytes)
+            for path in sorted((root / "champion").glob("*.png"))
+            if _is_own(path)
+        },
         unit=provenance.get("fitness", {}).get("unit", "fitness"),
     )
 

@@ -13,6 +13,7 @@ from lightning.pytorch.strategies import Strategy
 from callbacks import MemoryBudget, MemoryBudgetExceeded, MemoryProfiler
 from eigen2.memory import limits as limits_module
 from eigen2.memory.limits import Limit
+from tests.callbacks.conftest import PhasedModule, loader
 
 Fit = Callable[..., Trainer]
 pytestmark = pytest.mark.filterwarnings("ignore:memory runs short")
@@ -116,6 +117,20 @@ def test_at_the_end_of_an_epoch_the_checkpoint_comes_first(
         with pytest.raises(MemoryBudgetExceeded, match="after epoch 1: "):
             fit(Late(1), saver, epochs=5)
     assert {path.name for path in tmp_path.glob("*.ckpt")} == {"epoch=0.ckpt", "epoch=1.ckpt"}
+
+
+def test_epochs_that_are_asked_for_do_not_go_on_beyond_the_limit(tmp_path: Path, used: dict[str, int]) -> None:
+    class Late(MemoryBudget):
+        def on_train_epoch_end(self, trainer: Trainer, pl_module: Any) -> None:
+            used["bytes"] = 990
+            super().on_train_epoch_end(trainer, pl_module)
+
+    trainer = Trainer(
+        accelerator="cpu", max_epochs=5, min_epochs=5, callbacks=[Late(1)], logger=False, enable_checkpointing=False,
+        enable_progress_bar=False, enable_model_summary=False, default_root_dir=tmp_path,
+    )  # fmt: skip
+    with pytest.raises(MemoryBudgetExceeded, match="before epoch 1: "):
+        trainer.fit(PhasedModule(None, announce=False), loader())
 
 
 @pytest.mark.parametrize("profiler_first", [False, True])

@@ -4,6 +4,7 @@ Every run has a process of its own, with nothing free in it that earlier tests l
 """
 
 import gc
+import re
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ClassVar
@@ -116,6 +117,26 @@ def a_few_steps() -> list[str]:
 
 def test_a_few_steps_of_anonymous_memory_are_no_leak_even_for_a_while() -> None:
     assert in_fork(a_few_steps) == ["verdict: healthy"]
+
+
+def a_young_leak() -> tuple[list[str], list[str]]:
+    kept: list[Any] = []
+
+    def work(generation: int, phase: str) -> None:
+        if phase == "evaluate":
+            for _ in range(25):
+                KINDS["private mapping"](kept)
+
+    young = follow(work, 10).summary()
+    return young, follow(work, 16).summary()
+
+
+def test_growth_that_is_too_new_to_judge_is_not_called_healthy() -> None:
+    (young,), old = in_fork(a_young_leak)
+    assert re.fullmatch(
+        r"verdict: not settled: anonymous memory grows by .* a generation since generation \d, too new to judge", young
+    )
+    assert old[0].startswith("leak in evaluate: anonymous memory grows since generation ")
 
 
 def test_of_two_leaks_each_is_found() -> None:

@@ -69,6 +69,24 @@ def test_a_file_has_other_content(tmp_path: Path, name: str) -> None:
         assert_refused(file, tmp_path, "")
 
 
+@pytest.mark.parametrize("linked", ["config.yaml", "champion/breaks.png", "test", "memory"])
+def test_links_of_a_received_run_show_no_file_of_the_reader(linked: str, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    write_run(folder)
+    (folder / "champion" / "breaks.png").write_bytes(b"own")
+    plain, private = load(folder), tmp_path / "private"
+    (folder / linked).rename(private)
+    (folder / linked).symlink_to(private)
+    found = load(folder)
+    shown = {"config.yaml": "config", "test": "test", "memory": "memory_verdict"}.get(linked, "pictures")
+    assert getattr(plain, shown)
+    assert not getattr(found, shown)
+    (folder / linked).unlink()
+    private.rename(folder / linked)
+    (tmp_path / "link").symlink_to(folder)
+    assert getattr(load(tmp_path / "link"), shown), "a link to the run itself is the reader's own"
+
+
 def test_days_of_the_test_are_missing(tmp_path: Path) -> None:
     file = write_run_with(tmp_path, "test/equity.csv")
     whole = file.read_text()
@@ -84,7 +102,7 @@ def test_a_key_is_missing_or_has_another_value(tmp_path: Path, name: str, key: s
     file = (write_cases(tmp_path) / name if cases else write_run_with(tmp_path, name)).resolve()
     whole = file.read_text()
     *outer, last = key.split("/")
-    for value, problem in ((None, ""), ({"?": 1}, ""), (math.nan, "it holds NaN, which is not a number")):
+    for value, problem in ((None, ""), ({"?": 1}, ""), (math.nan, "it holds a number that is not finite")):
         parent = values = json.loads(whole)
         for part in outer:
             parent = parent[part]

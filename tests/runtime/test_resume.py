@@ -31,6 +31,14 @@ def assert_same(root: Path, other: Path) -> None:
     assert metrics(root) == metrics(other)
 
 
+def test_a_run_that_lists_no_checkpoints_is_resumed_too(tmp_path: Path) -> None:
+    for generations in (1, 2):
+        finish(tmp_path, "--trainer.callbacks=null", f"--trainer.max_epochs={generations}")
+    assert [row["generation"] for row in metrics(tmp_path)] == ["0", "1"]
+    assert {path.name for path in (tmp_path / "checkpoints").glob("*.ckpt")} >= {"last.ckpt", "best.ckpt"}
+    assert not (tmp_path / "earlier").exists()
+
+
 @pytest.mark.slow
 def test_thirty_kills_anywhere_change_nothing(tmp_path: Path) -> None:
     generations, kills = TORTURE

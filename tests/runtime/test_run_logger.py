@@ -4,6 +4,7 @@ import errno
 import os
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -13,6 +14,7 @@ from lightning.pytorch.demos.boring_classes import BoringModel
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from eigen2.erl.module import ERLModule
+from eigen2.runtime.checkpoint import GenerationCheckpoint
 from eigen2.runtime.logger import EventFile, RunLogger
 from tests.erl.probe import AIM, ProbeRollouts, make_trainer
 
@@ -95,6 +97,19 @@ def test_a_folder_that_is_deleted_leaves_no_file_open(tmp_path: Path) -> None:
         opened.append(len(os.listdir("/dev/fd")))
     assert opened == opened[:1] * 3
     logger.finalize("success")
+
+
+def test_a_second_fit_by_a_script_moves_the_first_aside(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    root = tmp_path / "run"
+    for epochs in (3, 1):
+        options: dict[str, Any] = {"logger": RunLogger(str(root)), "default_root_dir": root}
+        trainer = make_trainer(GenerationCheckpoint(), epochs=epochs, enable_checkpointing=True, **options)
+        trainer.fit(ERLModule(population_size=2, gradient_steps=3), datamodule=ProbeRollouts(AIM))
+    assert f"An earlier run in {root} was moved to {root / 'earlier' / '1'}." in capsys.readouterr().out
+    for folder, generations in ((root / "earlier" / "1", 3), (root, 1)):
+        assert len(pd.read_csv(folder / "metrics.csv")) == generations
+        assert (folder / "checkpoints" / "last.ckpt").exists()
+        assert (folder / "config.yaml").exists()
 
 
 def test_lightnings_monitors_leave_generations_alone(tmp_path: Path) -> None:
