@@ -29,12 +29,7 @@ _mapping = partial(object_schema, others=True)
 PROVENANCE = _mapping(
     {},
     {
-        **{
-            "settings": OBJECT,
-            "versions": OBJECT,
-            "data": OBJECT,
-            "memory": {"type": "array"},
-        },  # memory: the verdict, of earlier versions
+        **{"settings": OBJECT, "versions": OBJECT, "data": OBJECT},
         **{"commit": NAME, "dirty": {"type": ["boolean", "null"]}, "fitness": _mapping({"unit": TEXT, "over": TEXT})},
     },
 )
@@ -110,9 +105,7 @@ def load(folder: Path) -> RunRecord:
         config=_read(root / "config.yaml", Path.read_text) or "",
         metrics=metrics,
         memory=_table(root / "memory.csv", ["generation", "rss_bytes"], ["phase"]),
-        memory_verdict=(_json(root / "memory" / "verdict.json", VERDICT) or {"lines": provenance.get("memory", [])})[
-            "lines"
-        ],
+        memory_verdict=(_json(root / "memory" / "verdict.json", VERDICT) or {"lines": []})["lines"],
         validation=_validation(root / "champion" / "equity.csv"),
         trades=_table(root / source / "trades.csv", columns, ["ticker", "reason"], ["entry_date", "exit_date"]),
         test=test,
