@@ -1,7 +1,7 @@
 """Every file that eigen2 writes, renames or deletes: atomic, and never outside the folder it belongs to.
 
-After a crash a file is the old one or the new one, never half of it. Rows appended to a file survive that of the
-process; the system writes them to the disk when it likes.
+After a crash a file is the old one or the new one, never half of it. Appended rows survive a crash of the process, but
+perhaps not of the machine: the system decides when they reach the disk.
 """
 
 import contextlib
@@ -137,9 +137,10 @@ class Folder:
 def replacing(final: Path) -> Iterator[Path]:
     """Yield a draft of a file that a user has named; it replaces the file, or the target of a link.
 
-    The draft is deleted if the block fails. Raises OSError if `final` is a folder or a device, or cannot be written.
+    The draft is deleted if the block fails; of two processes that write one file, the last one's stays. Raises OSError
+    if `final` is a folder or a device, or cannot be written.
     """
-    with _draft(final.resolve()) as draft:
+    with _draft(final.resolve(), f".{os.getpid()}") as draft:
         yield draft
 
 
@@ -155,23 +156,16 @@ def _fill(draft: Path, content: str | bytes) -> None:
 
 
 @contextmanager
-def _draft(final: Path) -> Iterator[Path]:
+def _draft(final: Path, mark: str = "") -> Iterator[Path]:
     if final.exists() and not final.is_file():  # a rename would replace a device or a pipe by a file
         raise OSError(errno.EINVAL, "It is a folder" if final.is_dir() else "It is no regular file", str(final))
-    draft = final.with_name(f".{final.name}.draft")
-    if draft.is_symlink():
-        draft.unlink()
-    with os.fdopen(_open(draft, 0), "r+b") as locked:  # perhaps left by a killed process
-        try:
-            fcntl.flock(locked, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise OSError(errno.EBUSY, "Another process is writing it", str(final)) from None
-        try:
-            yield draft
-            move_into_place(draft, final)
-        except BaseException:
-            draft.unlink(missing_ok=True)
-            raise
+    draft = final.with_name(f".{final.name}{mark}.draft")
+    draft.unlink(missing_ok=True)  # of a killed process, or a link
+    try:
+        yield draft
+        move_into_place(draft, final)
+    finally:
+        draft.unlink(missing_ok=True)
 
 
 @contextmanager

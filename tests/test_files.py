@@ -116,19 +116,17 @@ def test_a_name_that_leads_out_is_refused(name: str, tmp_path: Path) -> None:
     assert (tmp_path / "name").read_text() == "somebody's"
 
 
-def test_a_file_that_another_process_writes_is_refused_and_a_draft_of_a_killed_one_is_not(tmp_path: Path) -> None:
-    """Else one would move the other's half of a file into place."""
-    file, draft = tmp_path / "orders.csv", tmp_path / ".orders.csv.draft"
+def test_two_processes_that_write_one_file_do_not_mix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "orders.csv"
     with replacing(file) as first:
         first.write_text("half")
-        with pytest.raises(OSError, match="Another process is writing it"), replacing(file):
-            pass
+        with monkeypatch.context() as other:
+            other.setattr("os.getpid", lambda: 1)
+            write(file, "of the other")
+        assert file.read_text() == "of the other"
         first.write_text("whole")
     assert file.read_text() == "whole"
-    draft.write_text("of a killed process, and longer")
-    write(file, "new")
-    assert file.read_text() == "new"
-    assert not draft.exists()
+    assert [path.name for path in tmp_path.iterdir()] == ["orders.csv"]
 
 
 @pytest.fixture(scope="module")

@@ -40,7 +40,19 @@ LONG: Changes = {
 }
 """Settings of the RL Baselines3 Zoo for TD3 on Swimmer, where the default discount looks ahead too little."""
 
-SMALL_TRUNK = {"class_path": "eigen2.control.networks.MLPActor", "init_args": {"hidden": [16]}}
+SMALL_TRUNK: Changes = {  # which learns slowly: heads act by the observation beside its features
+    "model.actor": {"class_path": "eigen2.control.networks.MLPActor", "init_args": {"hidden": [8], "skip": True}},
+    "model.actor_lr": 3e-5,
+    "model.evolution": [
+        {"class_path": "eigen2.erl.evolution.Elitism", "init_args": {"share": 0.2}},
+        {"class_path": "eigen2.erl.evolution.Injection"},
+        {
+            "class_path": "eigen2.erl.evolution.MagnitudeMutation",
+            "init_args": {"share": 0.6, "fraction": 1.0, "scale": 1.0},
+        },
+        {"class_path": "eigen2.erl.evolution.FineMutation"},
+    ],
+}
 
 
 class MatchedERL(ERLModule):
@@ -171,7 +183,7 @@ BENCHMARKS = {
         ("Swimmer-v5",),
         {
             "ERL": (LINEAR, {}),
-            "shared": (LINEAR, {**SHARED, "model.actor": SMALL_TRUNK}),
+            "shared": (LINEAR, {**SHARED, **SMALL_TRUNK}),
             "TD3 alone": (LEARNER, {**ALONE, **LONG}),
             "DDPG alone": (LEARNER, {**ALONE, **LONG, **DDPG}),
         },

@@ -104,12 +104,12 @@ def trained(
         replay_min_size=settings["batch"],
         batch_size=settings["batch"],
     )
-    module.make_step_runner = partial(_graphs, recorded)
+    module.make_step_runner = partial(_step_runner, recorded)
     train(module, data, 1, EPISODES, folder, accelerator=accelerator, precision=precision)
     return {phase: module.clock.seconds[phase] / steps for phase in ("evaluate", "train")}
 
 
-def _graphs(recorded: bool, device: torch.device, compiled: bool) -> StepRunner:
+def _step_runner(recorded: bool, device: torch.device, compiled: bool) -> StepRunner:
     record = CudaGraph if device.type == "cuda" else lambda run: run
     return StepRunner(record) if recorded else StepRunner()
 

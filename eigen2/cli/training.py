@@ -117,7 +117,7 @@ class EigenCLI(LightningCLI):
             raise UserError(f"budget: {error}") from error
 
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
-        """Create the Trainer, adding logger, checkpoint writer, console and strategy if the configuration has none.
+        """Create the Trainer, adding logger, checkpoints, console and strategy if the configuration has none.
 
         The console replaces Lightning's progress bars, which hold on to a task for every validation.
         """

@@ -161,7 +161,6 @@ class GenerationModule(LightningModule, ABC, Generic[Data]):
                     "no champion; lower model.validate_every",
                     *(self.trainer.max_epochs, self.validate_every),
                 )
-            make_room_for_script(self.trainer)
         self._built = True
 
     def begin_generation(self) -> None:
@@ -189,6 +188,10 @@ class GenerationModule(LightningModule, ABC, Generic[Data]):
         """Return everything that determines results, as plain values by full key, except the seed."""
         run = {**torch_settings(), "trainer": {"precision": str(self.trainer.precision)}}
         return flatten(plain_values({"model": self.model_settings(), "data": self.data.settings(), **run}))
+
+    def on_fit_start(self) -> None:
+        """Move an earlier run aside, now that nothing can refuse this one, and a checkpoint to resume is known."""
+        make_room_for_script(self.trainer)
 
     def on_train_start(self) -> None:
         """Set the configured learning rates in place of those of a checkpoint's optimizer; log the settings."""

@@ -46,7 +46,7 @@ def verify(content: bytes, signature: Path, signers: Path) -> str:
         done = _run("verify", *options, "-n", NAMESPACE, "-I", names[0], content=content)
         if done.returncode:
             raise UserError(
-                f"{signature} by {names[0]} does not hold ({_reason(done)}): the champion was changed since, or "
+                f"{signature} by {names[0]} is not valid ({_reason(done)}): the champion was changed since, or "
                 f"{signers} restricts the key to other namespaces than {NAMESPACE}"
             )
     return names[0]

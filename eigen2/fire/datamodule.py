@@ -98,7 +98,7 @@ class FuelBreakDataModule(DQNDataModule):
         num_parallel_envs: episodes played at the same time, the batch of an epoch (1 or more).
         parallel_method: run the environments in this process (sync) or each in its own (async); results are the same.
         buffer_size: transitions the replay buffer holds (1 or more).
-        warmup: transitions in the buffer before training starts (batch_size to buffer_size).
+        warmup: transitions in the buffer before training starts (above num_parallel_envs, at most buffer_size).
         batch_size: transitions per gradient step (1 or more).
     """
 

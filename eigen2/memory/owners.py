@@ -39,8 +39,8 @@ class MemoryOwner(Protocol):
 class Filling:
     """An owner that grows up to a known size, such as a buffer, whose growth is no leak.
 
-    Write to all pages of a buffer when it is made (`buffer.fill(0)`): the system gives those of `np.zeros` and
-    `torch.empty` memory when they are written to first, so that its size would not account for its growth.
+    Write to the whole buffer when it is made (`buffer.fill(0)`): pages of `np.zeros` and `torch.empty` take memory only
+    once written to, so the process would grow although the buffer's size stays the same.
     """
 
     value: object  # what holds the bytes

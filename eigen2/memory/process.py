@@ -66,10 +66,7 @@ class ProcessMemory:
 def measure(objects: bool = True) -> ProcessMemory:
     """Measure this process: its small Python `objects` in 0.1 ms, all else in 0.2; with cold caches in 0.8 and 0.6."""
     sizes = resident("self")
-    mallinfo2 = _libc_function("mallinfo2", _Mallinfo2)
-    heap = None if mallinfo2 is None else mallinfo2()
-    if heap is not None and not heap.uordblks + heap.hblkhd:
-        heap = None  # another allocator has taken the place of the C library's
+    heap = _heap()
     small = arenas = None
     if objects:
         small, arenas = compat.small_object_bytes() or (_BLOCK_BYTES * sys.getallocatedblocks(), 0)
@@ -96,7 +93,7 @@ def measure_mappings() -> tuple[int, int]:
     Both are 0 on other systems than Linux.
     """
     libraries = heap = 0
-    mallinfo2 = _libc_function("mallinfo2", _Mallinfo2)
+    used = _heap()
     smaps = _SMAPS.read_text() if _SMAPS.exists() else ""
     for addresses, path, fields in _MAPPING.findall(smaps):
         anonymous = 1024 * int(fields.split("Anonymous:", 1)[1].split(None, 1)[0])
@@ -104,7 +101,14 @@ def measure_mappings() -> tuple[int, int]:
             libraries += anonymous
         elif path == "[heap]" or int(addresses.split("-")[0], 16) % _ARENA == 0:
             heap += anonymous
-    return libraries, 0 if mallinfo2 is None else max(0, heap - int(mallinfo2().uordblks))
+    return libraries, 0 if used is None else max(0, heap - int(used.uordblks))
+
+
+def _heap() -> Any:
+    """Return `struct mallinfo2`; None without one, or where another allocator has taken the C library's place."""
+    mallinfo2 = _libc_function("mallinfo2", _Mallinfo2)
+    heap = None if mallinfo2 is None else mallinfo2()
+    return heap if heap is not None and heap.uordblks + heap.hblkhd else None
 
 
 def _children_bytes(process: str) -> int:

@@ -1,6 +1,7 @@
 """The files in a run's folder as tables and values."""
 
 import json
+import logging
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from eigen2.files import object_schema
 
 METRICS = "metrics.csv"
 _date = partial(pd.to_datetime, format="ISO8601")
+log = logging.getLogger(__name__)
 POLICIES = ("champion", "buy and hold", "momentum")
 RANDOM = ("random 5 %", "random 95 %")  # columns of the test's equity: quantiles of the random baseline
 TRADE = ("size", "entry_price", "exit_price", "gain_pct", "profit")
@@ -141,8 +143,11 @@ def _read(path: Path, read: Callable[[Path], Any]) -> Any:
 
 
 def _is_own(path: Path) -> bool:
-    """Return whether a resolved path is that of a file, and no link leads there."""
-    return path.is_file() and path.resolve() == path
+    """Return whether a resolved path is that of a file; log one that a link leads to, which is left out."""
+    if path.is_file() and path.resolve() != path:
+        log.warning("%s is left out of the report: a link leads there", path)
+        return False
+    return path.is_file()
 
 
 def _json(path: Path, schema: dict[str, Any]) -> dict[str, Any] | None:

@@ -115,10 +115,12 @@ class RunFolder(SaveConfigCallback):
 
 
 def make_room_for_script(trainer: Trainer) -> None:
-    """Move an earlier run aside as `RunFolder` does, for a new fit by a script, which has none."""
+    """Move an earlier run aside for a new fit by a script with a `RunLogger`; the command line has `RunFolder`."""
     folder = _folder_of_script(trainer)
     if folder is not None and trainer.ckpt_path is None and trainer.current_epoch == 0:
         _move_aside(folder)
+        if (root := Path(trainer.default_root_dir)).resolve() != folder.resolve():  # of checkpoints and memory.csv
+            _move_aside(root)
 
 
 def describe_script(trainer: Trainer, module: LightningModule, config: Mapping[str, Any]) -> None:

@@ -99,13 +99,14 @@ def test_a_folder_that_is_deleted_leaves_no_file_open(tmp_path: Path) -> None:
     logger.finalize("success")
 
 
-def test_a_second_fit_by_a_script_moves_the_first_aside(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_new_fit_by_a_script_moves_the_run_before_aside(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     root = tmp_path / "run"
-    for epochs in (3, 1):
+    for epochs, path in ((1, None), (3, root / "checkpoints" / "last.ckpt"), (1, None)):
         options: dict[str, Any] = {"logger": RunLogger(str(root)), "default_root_dir": root}
         trainer = make_trainer(GenerationCheckpoint(), epochs=epochs, enable_checkpointing=True, **options)
-        trainer.fit(ERLModule(population_size=2, gradient_steps=3), datamodule=ProbeRollouts(AIM))
-    assert f"An earlier run in {root} was moved to {root / 'earlier' / '1'}." in capsys.readouterr().out
+        module, data = ERLModule(population_size=2, gradient_steps=3), ProbeRollouts(AIM)
+        trainer.fit(module, datamodule=data, ckpt_path=path, weights_only=True)
+    assert capsys.readouterr().out.count(f"An earlier run in {root} was moved to {root / 'earlier' / '1'}.") == 1
     for folder, generations in ((root / "earlier" / "1", 3), (root, 1)):
         assert len(pd.read_csv(folder / "metrics.csv")) == generations
         assert (folder / "checkpoints" / "last.ckpt").exists()

@@ -150,7 +150,8 @@ class MarketPanel:
         if self.folder is not None:
             return self.folder.name
         content = hashlib.blake2b(self.dates.tobytes() + "\0".join(self.tickers).encode(), digest_size=32)
-        for array in (self.prices, self.features):
+        others = [self.tickers.index(name) for name in self.indicators]  # which have no prices
+        for array in (self.prices, self.features[:, others], self.features[..., len(FEATURES) :]):
             content.update(np.ascontiguousarray(array).tobytes())
         return content.hexdigest()
 

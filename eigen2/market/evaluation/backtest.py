@@ -395,7 +395,7 @@ def _hold(market: Market, what: str, bought: Prices, capacity: Capacity = None) 
     except UserError as error:
         ordered, filled = (str(market.dates[day])[:10] for day in (days.start, days.start + 1))
         lacking = f"the close of {ordered}" + f" or the open of {filled}" * (market.rules.execution == "next_open")
-        member = ", or is no member then" * (market.prices.shape[-1] > MEMBER)
+        member = ", or is no member then" * (bought.shape[-1] > MEMBER)
         raise UserError(
             f"{what} lacks {lacking}, by which the test begins{member}: add it, or set data.holdout_from to another day"
         ) from error

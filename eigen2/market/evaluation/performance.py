@@ -1,6 +1,7 @@
 """Return, risk and trading measures of daily equity series.
 
-The risk-free rate counts as 0: ratios beside another one are of a series whose returns are less it, see `measure_all`.
+Functions assume a risk-free rate of 0; for another, pass a series whose returns have it subtracted, as `measure_all`
+does.
 
 Measures take one account, or several with leading axes `*accounts`. A ratio whose denominator does not exist, such as
 gains over losses where nothing was lost, is NaN.
@@ -18,7 +19,7 @@ from jaxtyping import Float
 from eigen2.market.evaluation.intervals import student_tail
 
 YEAR = 252  # trading days of a year
-RUIN = 1e-6  # what is left counts as this share where it is less: all that is lost has no logarithm
+RUIN = 1e-6  # least share of the money that counts as left, because 0 has no logarithm
 MIN_DEVIATION = 1e-12  # daily returns with a smaller standard deviation vary by rounding alone
 
 Series = Float[np.ndarray, "*accounts days"]

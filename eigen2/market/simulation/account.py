@@ -239,8 +239,8 @@ class Accounts:
         All columns are valued at their price, and those in `trades` are traded at it. A position then is worth weight x
         max_leverage x what is left of the equity after costs and without the untraded positions, which count as their
         absolute value / max_leverage: where absolute weights sum to 1 or less, the gross exposure is within
-        max_leverage, up to what `min_commission` takes. No position grows, on either side, by more than `capacity`, and
-        with `whole_shares` it is rounded down to these. A ruined account sells what it holds.
+        max_leverage, except for what `min_commission` takes. No position grows, on either side, by more than
+        `capacity`, and with `whole_shares` it is rounded down to these. A ruined account sells what it holds.
         """
         shape, leverage = weights.shape[:-1], self.rules.max_leverage
         shares, cash, ruined = (part.reshape(*shape, -1) for part in (self.shares, self.cash, self.ruined))

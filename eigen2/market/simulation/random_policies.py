@@ -26,9 +26,9 @@ def random_baseline(
 
     Every account gives all orders of the other policy that filled, on their days, with their coefficients and
     take-profits. Columns are drawn uniformly from the members that have a price, are not held, and in which an order of
-    average size would fill, or, where `capacity` cuts orders, as much of it as in the other policy's columns. An order
-    for which no column or no money is left waits. A position is closed after as many days as that of the other policy,
-    if that closed it.
+    average size would fill. With `capacity`, a column must take such an order whole, or as much as the least that any
+    of the other policy's columns takes. An order for which no column or no money is left waits. A position is closed
+    after as many days as that of the other policy, if that closed it.
 
     Where agents decide on target weights, every account gives the scores of all rebalancings to the columns in one
     random permutation of its own, in which each column that can be held gets the score of one that can.

@@ -1,4 +1,4 @@
-"""StepRunner of four and eight neighbours against the model of eigen2 and known arrival times."""
+"""Graphs of four and eight neighbours against the model of eigen2 and known arrival times."""
 
 import numpy as np
 import pytest

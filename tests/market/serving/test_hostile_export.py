@@ -115,7 +115,7 @@ def test_a_signature_says_whose_champion_it_is_and_that_nobody_changed_it(folder
     changed.save(folder)
     assert not (folder / SIGNATURE).exists()  # of the champion before
     (folder / SIGNATURE).write_bytes(signature)
-    assert "alice@example.com does not hold (Signature verification failed" in refusal(folder, signers)
+    assert "alice@example.com is not valid (Signature verification failed" in refusal(folder, signers)
     champion.save(folder, tmp_path / "alice")
     key = (tmp_path / "alice.pub").read_text()
     signers.write_text(f'"Alice Doe" {key}')
