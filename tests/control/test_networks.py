@@ -29,8 +29,25 @@ def test_layers_are_those_of_a_plain_perceptron(hidden: tuple[int, ...]) -> None
     torch.testing.assert_close(critic(INPUTS, ACTION), plain(critic.layers, torch.cat([seen, ACTION], 1))[:, 0])
 
 
-def test_a_population_acts_and_judges_as_each_agent_alone() -> None:
-    actors, critics = [MLPActor(SIZES, (8,)) for _ in range(3)], [MLPCritic(SIZES, (8,)) for _ in range(3)]
+def test_the_last_layer_reads_the_observation_beside_the_features() -> None:
+    seen = torch.cat([INPUTS["state"], INPUTS["image"].flatten(1)], 1)
+    for hidden in ((4,), (8, 7)):
+        actor = MLPActor(SIZES, hidden, skip=True)
+        *trunk, last = actor.layers
+        features = seen
+        for layer in trunk:
+            features = nn.functional.linear(features, layer.weight, layer.bias).relu()
+        expected = nn.functional.linear(torch.cat([features, seen], 1), last.weight, last.bias).tanh()
+        torch.testing.assert_close(actor(INPUTS), expected)
+        assert actor.head_parameters == (f"layers.{len(hidden)}",)
+    linear = MLPActor(SIZES, (), skip=True)
+    torch.testing.assert_close(linear(INPUTS), plain(linear.layers, seen).tanh())
+
+
+@pytest.mark.parametrize("skip", [False, True])
+def test_a_population_acts_and_judges_as_each_agent_alone(skip: bool) -> None:
+    actors = [MLPActor(SIZES, (8,), skip) for _ in range(3)]
+    critics = [MLPCritic(SIZES, (8,)) for _ in range(3)]
     rows = [
         torch.stack([nn.utils.parameters_to_vector(one.parameters()) for one in all_]) for all_ in (actors, critics)
     ]

@@ -21,6 +21,11 @@ from eigen2.runtime.stop import stops_at_once
 from tests.erl.probe import make_trainer
 
 
+def test_batches_may_be_larger_than_the_transitions_at_the_start() -> None:
+    """They are drawn with replacement."""
+    assert FuelBreakDataModule(warmup=32, batch_size=64).batch_size == 64
+
+
 def test_no_landscape_is_in_two_splits() -> None:
     data = FuelBreakDataModule(grid_size=8, num_landscapes=20, eval_landscapes=20, test_landscapes=20)
     splits = {split: data.landscapes(split) for split in ("train", "validation", "test")}

@@ -313,6 +313,15 @@ def test_outcomes_are_what_the_environment_pays_for_each_column_beside_the_other
     assert outcomes[0, 1].isnan().all()  # the window ends before
 
 
+def test_outcomes_fit_into_half_precision() -> None:
+    """Whole accounts in columns that move by half a day after day: an infinite outcome would break a critic's loss."""
+    wild = SyntheticMarket(days=200, columns=3, volatility=0.5)
+    rules = TradingRules(max_opens_per_day=5, max_coefficient=1000.0)
+    data = built(synthetic=wild, rules=rules, account=AccountRules(unit_share=1.0, max_leverage=100.0))
+    assert not data._outcomes.isinf().any()
+    assert float(data._outcomes.nan_to_num().abs().max()) == 65_504
+
+
 def test_outcomes_are_unknown_where_rewards_stay_at_the_close() -> None:
     assert built(credit="close").outcomes({}) is None
 

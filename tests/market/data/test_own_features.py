@@ -107,6 +107,10 @@ def test_the_cache_knows_the_features(tmp_path: Path) -> None:
     np.testing.assert_array_equal(again.features, build_panel(PRICES, **SIZES, features=OWN).features)
     in_memory = [build_panel(PRICES.assign(sentiment=x), **SIZES, features=["sentiment"]) for x in (RNG.random(480), 1)]
     assert len({panel.content_hash for panel in in_memory}) == 2
+    series = PRICES[PRICES["ticker"] == PRICES["ticker"].iloc[0]].assign(ticker="VIX")
+    others = [series, series.assign(close=series["close"] * RNG.uniform(1, 2, len(series)))]
+    with_series = [build_panel(pd.concat([PRICES, each]), **SIZES, indicators=["VIX"]) for each in others]
+    assert len({panel.content_hash for panel in with_series}) == 2, "indicators have no prices"
 
 
 @pytest.mark.parametrize(

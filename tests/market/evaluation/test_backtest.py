@@ -120,7 +120,10 @@ def test_measures_are_those_of_the_curve_that_is_written(tmp_path: Path) -> None
     assert len(summary["random_returns"]) == 100
     text = found.text()
     assert max(map(len, text.splitlines())) <= 80
-    for words in ("max drawdown", "of 80 agents tried", "100 policies"):
+    own, theirs = (summary["luck"][name] for name in ("exposure", "random_exposure"))
+    assert own == summary["measures"]["champion"]["exposure"] == pytest.approx(theirs, rel=0.1)
+    exposures = f"exposure {100 * own:.1f} %, of random ones {100 * theirs:.1f} %"
+    for words in ("max drawdown", "of 80 agents tried", "100 policies", exposures):
         assert words in text
     assert "could not be paid for" not in text
     assert found.scalars()["test/max_drawdown"] == summary["measures"]["champion"]["max drawdown"]

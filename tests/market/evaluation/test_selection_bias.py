@@ -81,6 +81,7 @@ def test_moments_are_those_of_scipy() -> None:
         stats.kurtosis(returns, fisher=False),
     )
     assert deflated_sharpe_ratio(returns, 40, sharpes[:2] * 1e-3) == pytest.approx(alike)
+    assert deflated_sharpe_ratio(returns, 40, sharpes[:1]) == pytest.approx(alike), "of one agent"
 
 
 def test_the_best_of_noise_is_significant_as_often_as_promised() -> None:

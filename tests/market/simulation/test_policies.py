@@ -130,6 +130,11 @@ class TestBuyAndHold:
         np.testing.assert_allclose(held.exposure, bought.exposure, rtol=1e-6)
         np.testing.assert_allclose(held.traded, bought.traded, rtol=1e-6)
 
+    def test_profits_count_least_commissions(self) -> None:
+        prices, money = MARKET.prices(), AccountRules(min_commission=20.0)
+        held = buy_and_hold(prices, rules(cost_bps=10), money, range(20, 100))
+        assert held.closed["profit"].sum() == pytest.approx(held.equity[0, -1] - held.equity[0, 0])
+
     def test_columns_without_a_price_at_the_start_are_left_out(self) -> None:
         prices = flat(4, 3)
         prices[:2, 1] = NAN
