@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import hashlib
 import inspect
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import date
 from functools import cached_property
 from pathlib import Path
@@ -58,7 +58,8 @@ class Result:
     module: ERLModule
     data: MarketDataModule
     folder: Path
-    _metrics: bytes = b""  # contents of metrics.csv, with which those of the run begin wherever it is; none if unknown
+    # contents of metrics.csv, with which those of the run begin wherever it is; none if unknown
+    _metrics: bytes = field(default=b"", repr=False)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the folder alone; the copy is opened there."""

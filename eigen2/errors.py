@@ -89,9 +89,9 @@ def require_range(
     """
     unchecked: object = value  # despite the annotation: arguments of a user's network reach this unchecked
     if isinstance(unchecked, bool) or not isinstance(unchecked, Real):
-        raise UserError(f"{name} is {value}; it must be a number")
+        raise UserError(f"{name} is {value!r}; it must be a number")
     if whole and not isinstance(unchecked, Integral):
-        raise UserError(f"{name} is {value}; it must be a whole number")
+        raise UserError(f"{name} is {value!r}; it must be a whole number")
     bounds = [
         (least is None or value >= least, f"at least {least}" if least is not None else ""),
         (above is None or value > above, f"above {above}" if above is not None else ""),

@@ -167,6 +167,8 @@ def explain(message: str, error: BaseException | None = None, keys: Mapping[str,
 
 def closest_key(name: str, keys: Sequence[str]) -> str | None:
     """Return the key that is most like a name, in its last part as well: groups alone make any two keys alike."""
+    if same := [key for key in keys if key.endswith(f".{name}")]:
+        return min(same, key=len)
     for key in difflib.get_close_matches(name, keys, n=3):
         if difflib.get_close_matches(name.rpartition(".")[2], [key.rpartition(".")[2]]):
             return key

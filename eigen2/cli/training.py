@@ -5,6 +5,7 @@ import os
 from collections.abc import Sequence
 from contextlib import nullcontext
 from importlib import import_module
+from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
@@ -60,6 +61,7 @@ MOST_THREADS = 1024
 TRAINER_DEFAULTS: dict[str, Any] = {
     "default_root_dir": "lightning_logs",
     "devices": 1,
+    "max_epochs": 25,
     "enable_model_summary": False,
     "num_sanity_val_steps": 0,
     "log_every_n_steps": 1,
@@ -269,6 +271,7 @@ def add_test_arguments(parser: LightningArgumentParser) -> None:
 def run(args: Sequence[str]) -> None:
     """Run a training command; raises UserError for bad input, RunStopped or StoppedBySignal if the run ends early."""
     hide_library_messages()
+    args = _files_first(args)
     commands = args[:1] if args[0] in HELP else [*HELP]
     if args[0] in ("validate", "test"):
         args = with_settings_of_fit(args, TRAINER_DEFAULTS["default_root_dir"])
@@ -279,6 +282,19 @@ def run(args: Sequence[str]) -> None:
         save_config_callback=RunFolder,
         save_config_kwargs={"overwrite": True},
     )
+
+
+def _files_first(args: Sequence[str]) -> list[str]:
+    """Put configuration files before options, which override them wherever they stand."""
+    files, options, rest = [], list[str](), iter(args[1:])
+    for arg in rest:
+        if arg in ("--config", "-c"):
+            files += [arg, *islice(rest, 1)]
+        elif arg.startswith("--config="):
+            files.append(arg)
+        else:
+            options.append(arg)
+    return [args[0], *files, *options]
 
 
 def reopened(folder: Path) -> tuple[GenerationModule[Any], LightningDataModule]:

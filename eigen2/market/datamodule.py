@@ -61,7 +61,7 @@ class MarketDataModule(RolloutDataModule):
             252, or at most a fifth of the days of such a short table.
         validation_spans: spans of validation days, spread over the days before the holdout; the last ends where that
             starts (1 or more). Training windows lie between them.
-        holdout_days: last days of the file, never used by fit (0 or more). null: as validation_days.
+        holdout_days: last days of the file, never used by fit (0 or more). null: 252, or at most a fifth of the days.
         validation_from: first date of the validation days, YYYY-MM-DD, or the next day of trading; validation_days is
             not used then, and validation_spans must be 1. null: validation_days.
         holdout_from: first date of the holdout, YYYY-MM-DD, or the next day of trading; holdout_days is not used then.

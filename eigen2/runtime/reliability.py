@@ -25,6 +25,6 @@ def selection_verdict(generations: Iterable[Mapping[Any, float]]) -> str | None:
         differences = [lived - by_chance for _, lived, by_chance in known]
         error = stdev(differences) / math.sqrt(len(known)) if len(known) > 1 else 0.0
         lasts = survival - chance > MIN_T_STATISTIC * error
-        verdict = "tells agents apart" if lasts else "tells agents apart for a generation only: selection is chance"
+        verdict = "tells agents apart" if lasts else "tells agents apart within a generation, not from one to the next"
     elites = f"{survival:.0%} of elites stay elites, {chance:.0%} by chance"
     return f"fitness {verdict} (reliability {max(reliability, 0):.2f}; {elites})"

@@ -26,6 +26,7 @@ def check_config(config: Mapping[str, Any]) -> None:
     for name, refused, remedy in (
         ("accumulate_grad_batches", lambda value: value != 1, "use model.accumulate, or a larger data.batch_size"),
         ("gradient_clip_val", lambda value: True, "use model.max_grad_norm, which clips each agent's gradient"),
+        ("max_epochs", lambda value: value == 0, "give at least 1 generation, or -1 for no end"),
         ("max_time", lambda value: isinstance(value, Mapping), "leave it out: a generation is not cut"),
         ("val_check_interval", lambda value: isinstance(value, Mapping), "leave it out: a generation is not cut"),
     ):

@@ -42,6 +42,9 @@ def refusal(capsys: pytest.CaptureFixture[str], *options: object, command: str =
         ("--model.populatio_size 3", "unknown key model.populatio_size: did you mean model.population_size?"),
         ("--data.no_such_key 3", "unknown key data.no_such_key: --help lists the keys"),
         ("--model.populat 3", "unknown key model.populat: did you mean model.population_size?"),
+        ("--data.min_target 1", "unknown key data.min_target: did you mean data.rules.min_target?"),
+        ("--cost_bps 1", "unknown key cost_bps: did you mean data.rules.cost_bps?"),
+        ("--trainer.max_epochs 0", "trainer.max_epochs is 0; give at least 1 generation, or -1 for no end"),
         (f"--model.noise {10**400}", "a setting is a whole number beyond 1e308; write a smaller one"),
         (f"--trainer.num_nodes {10**12}", "trainer.devices x num_nodes is 1000000000000; it must be at most"),
         ("--trainer.devices foo", "trainer.devices is 'foo': give a number, a list of numbers, or auto"),
@@ -106,6 +109,15 @@ def test_an_option_is_no_error_of_the_file(capsys: pytest.CaptureFixture[str], t
     config.write_text("model:\n  population_size: 3\n")
     line = refusal(capsys, "--config", config, "--model.population_size", "many")
     assert line.startswith("model.population_size is many; it must be int")
+
+
+def test_options_override_files_wherever_they_stand(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    config = tmp_path / "right.yaml"
+    config.write_text("model:\n  population_size: 3\n")
+    for words in (["--config", str(config)], [f"--config={config}"]):
+        with pytest.raises(SystemExit):
+            main(["fit", "--model.population_size", "5", *words, "--print_config"])
+        assert "population_size: 5" in capsys.readouterr().out
 
 
 def test_bad_files_are_one_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -75,10 +75,10 @@ def test_the_verdict_on_selection_is_of_the_last_generations() -> None:
     assert skill == "fitness tells agents apart (reliability 0.80; 75% of elites stay elites, 50% by chance)"
     mixed = selection_verdict([generation(0.8, 0.3), generation(0.8, 0.75)] * 5)
     assert mixed is not None
-    assert "for a generation only: selection is chance (reliability 0.80; 52%" in mixed, "by less than two errors"
+    assert "within a generation, not from one to the next (reliability 0.80; 52%" in mixed, "by less than two errors"
     luck = selection_verdict([generation(0.4, 0.45)] * 2)
     assert luck is not None
-    assert "for a generation only: selection is chance (reliability 0.40; 45%" in luck
+    assert "within a generation, not from one to the next (reliability 0.40; 45%" in luck
     assert selection_verdict([METRICS]) is None
     header, _ = table(0, noise[0], training_starts=1, rss=1, growth=0, left_s=0.0)
     assert "elites %" in header[0]

@@ -105,7 +105,7 @@ def sorted_prices(prices: pd.DataFrame, numbers: Sequence[str], where: str, prep
         first = prices.iloc[int(repeated.argmax())]
         raise UserError(
             f"{where} has {repeated.sum()} duplicate rows of one date and ticker, first"
-            f" {first['date']:%Y-%m-%d} {quoted(first['ticker'])}: keep one row of each"
+            f" {first['date']:%Y-%m-%d} {quoted(first['ticker'])}: keep one row of each, as data prepare does"
         )
     return prices
 

@@ -74,7 +74,11 @@ def read_membership(path: str | Path) -> pd.DataFrame:
         raise UserError(f"data.membership: {error}") from error
     folded = [name.strip().lower() for name in file.header.names]
     if missing := [name for name in SPAN if folded.count(name) != 1]:
-        raise UserError(f"data.membership {file.where} needs one column {missing[0]}: write ticker, first and last")
+        found = ", ".join(file.header.names)
+        raise UserError(
+            f"data.membership {file.where} needs one column named {missing[0]} and has {found}: name them ticker, "
+            "first and last"
+        )
     places = [folded.index(name) for name in ("first", "ticker", "last")]
     with file.damage_as_user_error():
         batches = [[batch[place] for place in places] for batch in file.raw_batches(places, [], BATCH_ROWS)]

@@ -126,12 +126,15 @@ class Trader:
         if day < seen:
             log.warning("the fit has seen days up to %s: orders from %s on do not tell how good it is", seen, day)
         if dates[-1] < day:
-            raise UserError(f"prices end on {dates[-1]}, before {day}; bring later prices or give an earlier day")
+            what = "the last day used in fit" if first is None else "--first"
+            raise UserError(
+                f"prices end on {dates[-1]}, before {day}, {what}; bring later prices or give an earlier --first"
+            )
         begin = int(np.searchsorted(dates, day))
         if begin + 1 < needed:
             raise UserError(
-                f"{begin} days of prices before {dates[begin]} are too few for context_days {needed}, the day itself "
-                "among them; bring earlier prices or give a later day"
+                f"the first decision, on {dates[begin]}, needs {needed - 1} days of prices before it and has {begin}; "
+                "bring earlier prices or a later first day"
             )
         if begin + 1 < needed + WARM_UP_DAYS and dates[0] > np.datetime64(self.first_seen):
             log.warning(

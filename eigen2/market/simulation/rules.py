@@ -70,7 +70,7 @@ class TradingRules:
     """Factor on a window's downside deviation, in percent, which is subtracted from its log return (0 to 1000; without
     effect on shaped rewards)."""
     loss_penalty: float = 1.0
-    """Factor on the reward of a losing position (0 to 1000; 1 treats losses as gains)."""
+    """Factor on the reward of a losing position (0 to 1000; 1 counts a loss as much as an equal gain)."""
     inaction_penalty: float = 0.0
     """Subtracted for each trading day without a position at any time (0 to 1e6, in reward units)."""
     zero_trade_penalty: float = 10.0

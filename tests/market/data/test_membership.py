@@ -96,7 +96,7 @@ def test_days_in_parquet_may_be_dates(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("ticker,first\nA,2001-01-01\n", "needs one column last: write ticker, first and last"),
+        ("ticker,first\nA,2001-01-01\n", "needs one column named last and has ticker, first: name them"),
         ("ticker,first,last\n", "has no rows: write a ticker and its first day"),
         ("ticker,first,last\nA,2001-01-01,\nB,soon,\n", "has in data row 2 the first day 'soon', which is no date"),
         ("ticker,first,last\nA,,2001-01-01\n", "has in data row 1 the first day '', which is no date"),

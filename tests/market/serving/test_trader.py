@@ -169,7 +169,7 @@ def test_what_cannot_trade_is_refused(fitted: Fitted, exported: Path, trader: Tr
     early = prices[prices["date"] < pd.Timestamp(trader.last_seen)]
     with pytest.raises(UserError, match=r"prices end on .*; bring"):
         trader.orders(early)
-    with pytest.raises(UserError, match=r"10 days of prices before .* are too few for context_days 20"):
+    with pytest.raises(UserError, match=r"needs 19 days of prices before it and has 10; bring earlier"):
         trader.orders(prices, first=prices["date"].sort_values().unique()[10].date())
     with pytest.raises(UserError, match="there is no exported champion"):
         load(tmp_path)
