@@ -134,6 +134,8 @@ class EigenCLI(LightningCLI):
         added: list[Callback] = [GenerationReport()] if lacks(ProgressBar, "enable_progress_bar") else []
         if fits and lacks(Checkpoint, "enable_checkpointing"):
             added += [ChampionCheckpoint(), GenerationCheckpoint()]
+        elif fits and lacks(GenerationCheckpoint, "enable_checkpointing"):  # a resume needs it
+            added.append(GenerationCheckpoint())
         if added:
             kwargs["callbacks"] = [*callbacks, *added]
         if config.get("logger") is None:  # validate and test must not append to the curves of the fit
@@ -169,6 +171,8 @@ class EigenCLI(LightningCLI):
                 # an attribute, not an argument of fit, because setup estimates memory from it
                 self.trainer.ckpt_path = checkpoint or fetch_last(self.trainer, ckpt_path)
             self.trainer.fit(**kwargs)
+            if is_first and not self.model.clock.seconds:  # no generation has begun
+                print(f"The run has had {self.model.generations_run} generations: raise trainer.max_epochs to go on.")
             self._write_report(root)
         if not _has(self.trainer.checkpoint_callbacks, ChampionCheckpoint):
             log.warning("there is no best.ckpt to test: add ChampionCheckpoint to trainer.callbacks, as configs do")

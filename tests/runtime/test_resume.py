@@ -37,6 +37,8 @@ def test_a_run_that_lists_no_checkpoints_is_resumed_too(tmp_path: Path) -> None:
     assert [row["generation"] for row in metrics(tmp_path)] == ["0", "1"]
     assert {path.name for path in (tmp_path / "checkpoints").glob("*.ckpt")} >= {"last.ckpt", "best.ckpt"}
     assert not (tmp_path / "earlier").exists()
+    done = finish(tmp_path, "--trainer.callbacks=null", "--trainer.max_epochs=2")
+    assert "The run has had 2 generations: raise trainer.max_epochs to go on." in done.stdout
 
 
 @pytest.mark.slow
