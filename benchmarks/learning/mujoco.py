@@ -40,6 +40,13 @@ LONG: Changes = {
 }
 """Settings of the RL Baselines3 Zoo for TD3 on Swimmer, where the default discount looks ahead too little."""
 
+LARGE_MUTATIONS: Changes = {
+    "model.evolution": [
+        {"class_path": "eigen2.erl.evolution.Elitism", "init_args": {"share": 0.2}},
+        {"class_path": "eigen2.erl.evolution.Injection"},
+        {"class_path": "eigen2.erl.evolution.MagnitudeMutation", "init_args": {"fraction": 1.0, "scale": 1.0}},
+    ]
+}
 SMALL_TRUNK: Changes = {  # which learns slowly: heads act by the observation beside its features
     "model.actor": {"class_path": "eigen2.control.networks.MLPActor", "init_args": {"hidden": [8], "skip": True}},
     "model.actor_lr": 3e-5,
@@ -183,6 +190,7 @@ BENCHMARKS = {
         ("Swimmer-v5",),
         {
             "ERL": (LINEAR, {}),
+            "ERL, large mutations": (LINEAR, LARGE_MUTATIONS),
             "shared": (LINEAR, {**SHARED, **SMALL_TRUNK}),
             "TD3 alone": (LEARNER, {**ALONE, **LONG}),
             "DDPG alone": (LEARNER, {**ALONE, **LONG, **DDPG}),
