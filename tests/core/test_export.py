@@ -24,12 +24,12 @@ def test_a_network_of_the_command_line_is_built_again() -> None:
     parsed = parser.parse_args([f"--model.actor={PATH}", "--model.actor.hidden=[8, 4]"])
     factory: Any = parser.instantiate(parsed).model.actor
     made, call = factory(SIZES), call_of(factory)
-    assert call == {"class_path": PATH, "init_args": {"hidden": [8, 4]}}
+    assert call == {"class_path": PATH, "init_args": {"hidden": [8, 4], "skip": False}}
     again = build(call, SIZES)
     again.load_state_dict(made.state_dict())
     state = torch.randn(5, 3)
     assert torch.equal(again({"state": state}), made({"state": state}))
-    assert format_factory(factory) == f"{PATH}(hidden=[8, 4])"
+    assert format_factory(factory) == f"{PATH}(hidden=[8, 4], skip=False)"
 
 
 def test_classes_and_partials_have_names_and_functions_have_none() -> None:
