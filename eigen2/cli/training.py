@@ -202,8 +202,6 @@ class EigenCLI(LightningCLI):
             self._write_report(root)
 
     def _checkpoint(self, path: str | None) -> str | None:
-        if path is None:
-            raise UserError(f"{self.subcommand} needs a checkpoint: --ckpt_path best, last or a file")
         return find_checkpoint(Path(self.trainer.default_root_dir), path, or_start=False)
 
     def _resources(self) -> dict[str, Any]:
@@ -278,6 +276,8 @@ def run(args: Sequence[str]) -> None:
     args = _files_first(args)
     commands = args[:1] if args[0] in HELP else [*HELP]
     if args[0] in ("validate", "test"):
+        if given(args, "ckpt_path") is None:  # as of predict and export
+            args.append("--ckpt_path=best")
         args = with_settings_of_fit(args, TRAINER_DEFAULTS["default_root_dir"])
     _cli(
         args,

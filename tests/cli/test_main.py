@@ -155,12 +155,11 @@ def test_validate_reproduces_the_fit_and_keeps_its_curves(run: Path, capsys: pyt
     curves = (run / "metrics.csv").read_text()
     best = max(float(row["champion/validation_fitness"]) for row in table(run / "metrics.csv"))
     folder = ["--trainer.default_root_dir", str(run)]
-    main(["validate", *SMALL, *folder, "--ckpt_path", "best"])
-    shown = f"champion     validation fitness {best:.4f} (log return, % a window)"
-    assert shown in capsys.readouterr().out.splitlines()
-    assert (run / "metrics.csv").read_text() == curves
-    line = refusal(capsys, *folder, command="validate")
-    assert line == "validate needs a checkpoint: --ckpt_path best, last or a file"
+    for path in (["--ckpt_path", "best"], []):  # which is the default
+        main(["validate", *SMALL, *folder, *path])
+        shown = f"champion     validation fitness {best:.4f} (log return, % a window)"
+        assert shown in capsys.readouterr().out.splitlines()
+        assert (run / "metrics.csv").read_text() == curves
 
 
 def test_a_refused_run_leaves_the_previous_run_unchanged(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
