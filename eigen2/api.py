@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import inspect
 from dataclasses import dataclass, field
@@ -15,7 +14,7 @@ import pandas as pd
 from lightning.pytorch import Trainer, seed_everything
 
 from callbacks import GarbageCollector, MemoryProfiler
-from eigen2.core.config import from_settings, plain_values
+from eigen2.core.config import from_settings, plain_values, require_known
 from eigen2.core.datamodule import TestResult
 from eigen2.core.export import CONFIG, ExportedChampion, load
 from eigen2.erl.module import ERLModule
@@ -261,11 +260,6 @@ def _best(folder: Path) -> str:
 def _split(settings: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the settings of the module and those of the data module; raise a UserError for others."""
     module, data = ({*inspect.signature(cls).parameters} - {"path"} for cls in (ERLModule, MarketDataModule))
-    known = sorted(module | data)
-    for name in settings:
-        if name not in known:
-            near = difflib.get_close_matches(name, known, 1)
-            hint = f": did you mean {near[0]}?" if near else "; see ERLModule and MarketDataModule"
-            raise UserError(f"fit has no setting {name}{hint}")
+    require_known("fit", settings, module | data, see="ERLModule and MarketDataModule")
     own, others = ({name: value for name, value in settings.items() if name in names} for names in (module, data))
     return own, others

@@ -75,7 +75,7 @@ def test_the_notebook_runs_from_top_to_bottom(tmp_path: Path, monkeypatch: pytes
         ({"path": "prices.csv"}, "fit has no setting path"),
         ({"population_size": 0}, "model.population_size is 0"),
         ({"generations": 0}, "generations is 0"),
-        ({"rules": {"allow_shorts": True}}, "rules is {'allow_shorts': True}; give settings of TradingRules"),
+        ({"rules": {"allow_shorts": True}}, "rules has no setting allow_shorts: did you mean allow_short?"),
         ({"holdout_from": "soon", "synthetic": eigen2.SyntheticMarket(days=300)}, "data.holdout_from is 'soon'"),
     ],
 )

@@ -49,8 +49,8 @@ def with_settings_of_fit(args: Sequence[str], default_root: str) -> list[str]:
     Results go to the run's folder, found by the path of the checkpoint and not by its content. Settings that would
     import code other than eigen2's are not taken: a UserError names them, unless the command line gives them.
     """
-    path = given(args, "ckpt_path")
-    if path is None or "--help" in args or "-h" in args:
+    path = given(args, "ckpt_path") or "best"
+    if "--help" in args or "-h" in args:
         return [*args]
     root = Path(given(args, ROOT) or default_root)
     file = Path(find_checkpoint(root, str(path), or_start=False) or "")

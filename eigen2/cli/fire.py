@@ -63,7 +63,7 @@ OPTIONS: dict[str, tuple[Any, Any, str]] = {
         for name, text in CONDITIONS.items()
     },
     "processes": (int | None, None, "Processes of pyretechnics at a time (1 or more); null is the number of cores."),
-    "out": (str | None, None, "JSON file to write the scores to."),
+    "output": (str | None, None, "JSON file to write the scores to."),
 }
 """Type, default and help of each option of `fire validate`."""
 
@@ -71,7 +71,7 @@ EXPORT: dict[str, tuple[Any, Any, str]] = {
     "placements": (str, ..., "JSON file of placements."),
     "placement": (str, "champion", "Name of the placement whose breaks to write."),
     "number": (int, 0, "Number of the landscape in the file (0 or more)."),
-    "out": (str, ..., "Folder to write."),
+    "output": (str, ..., "Folder to write."),
 }
 """Type, default (`...` if required) and help of each option of `fire export`."""
 
@@ -239,7 +239,7 @@ def _values(path: str, region: Region) -> Float64[np.ndarray, "rows columns"]:
 
 
 def _validate(options: Namespace) -> None:
-    """Score placements, print the scores as a table, and write them to `--out`."""
+    """Score placements, print the scores as a table, and write them to `--output`."""
     _check(options)
     python: str = options.python or os.environ.get(VARIABLE, "")
     version = require_pyretechnics(python)  # before anything that takes long
@@ -271,17 +271,17 @@ def _validate(options: Namespace) -> None:
         raise UserError("there is no placement to score; give --placements with some, or --baselines")
     scores = validate(landscapes, placements, conditions, python, options.processes or CORES, _show)
     _print(scores, version)
-    if options.out is not None:
-        unused = ("python", "processes", "out", "overwrite")
+    if options.output is not None:
+        unused = ("python", "processes", "output", "overwrite")
         used = {key: value for key, value in options.as_dict().items() if key not in unused}
         if options.placements is None:
             used["budget"] = options.budget or BUDGET
         by_landscape = {name: [fire[name] for fire in fires] for name in FIRE}
         shared = {name: values[0] if len({*values}) == 1 else values for name, values in by_landscape.items()}
         figures = {"settings": {**used, **shared}, "pyretechnics": version, **_figures(scores)}
-        with writing(f"--out {options.out}", "name another file"):
-            Folder(Path(options.out).parent).make()
-            write(Path(options.out), json.dumps(figures, indent=2, allow_nan=False) + "\n")
+        with writing(f"--output {options.output}", "name another file"):
+            Folder(Path(options.output).parent).make()
+            write(Path(options.output), json.dumps(figures, indent=2, allow_nan=False) + "\n")
 
 
 def _conditions(fire: Mapping[str, float], fires: int = 1, seed: int = 0) -> Conditions:
@@ -302,8 +302,8 @@ def _figures(scores: Mapping[str, Score]) -> dict[str, dict[str, dict[str, float
 
 def _export(options: Namespace) -> None:
     """Write an instance folder of Cell2Fire, and print how to run it."""
-    out, name, number = Path(options.out), options.placement, options.number
-    _require_new("out", options, out)
+    out, name, number = Path(options.output), options.placement, options.number
+    _require_new("output", options, out)
     file = read_placements(options.placements)
     if name not in file.placements:
         known = ", ".join(file.placements) or "none"
@@ -313,7 +313,7 @@ def _export(options: Namespace) -> None:
     models = [each.model(landscape) for each, landscape in zip(conditions, file.landscapes, strict=True)]
     require_fit({name: file.placements[name]}, models)
     breaks = file.placements[name][number]
-    with writing(f"--out {out}", "name another folder"):
+    with writing(f"--output {out}", "name another folder"):
         write_instance(Folder(out), file.landscapes[number], breaks, conditions[number])
     print(f"{len(breaks)} breaks of {name} on landscape {number} are in {out}; burn it by")
     folder, results, cells = (shlex.quote(str(path)) for path in (out, out / "results", out / "breaks.csv"))
@@ -333,13 +333,13 @@ def _check(options: Namespace) -> None:
     for name in options.baselines or []:
         if name not in PLACEMENTS:
             raise UserError(f"--baselines {name} is unknown; use any of {', '.join(PLACEMENTS)}")
-    if options.out is not None:
-        out = Path(options.out)
-        _require_new("out", options, out)
-        _require_other("out", [out], [options.placements])
+    if options.output is not None:
+        out = Path(options.output)
+        _require_new("output", options, out)
+        _require_other("output", [out], [options.placements])
         existing = next(folder for folder in out.absolute().parents if folder.exists())
         if out.is_dir() or not os.access(existing, os.W_OK):
-            raise UserError(f"--out {options.out} cannot be written; name a file in a folder that can")
+            raise UserError(f"--output {options.output} cannot be written; name a file in a folder that can")
 
 
 def _print(scores: Mapping[str, Score], version: str) -> None:

@@ -55,6 +55,12 @@ PARSER: dict[str, Any] = {
     "description": "Train, validate and test agents.",
     "epilog": "Other commands, each with its own --help: data, predict, export, report, sweep, fire.",
 }
+CHECKPOINT = {
+    True: "The checkpoint to resume from: last is the newest of the run in trainer.default_root_dir, and starts a run "
+    "where there is none; or best, or a file.",
+    False: "The checkpoint whose champion to take: best or last of the run in trainer.default_root_dir, or a file.",
+}
+"""Help of `--ckpt_path`, of `fit` and of the others."""
 MOST_SEEDS = 1000
 MOST_THREADS = 1024
 """More than any machine has cores; the system kills a process that starts far more threads."""
@@ -84,11 +90,13 @@ class EigenCLI(LightningCLI):
     def subcommands(self) -> dict[str, set[str]]:  # type: ignore[override]
         """Return the commands to build parsers for, with the arguments to skip."""
         skipped = super().subcommands()
-        return {name: {*skipped[name], "weights_only", "verbose"} for name in self._commands}
+        return {name: {*skipped[name], "ckpt_path", "weights_only", "verbose"} for name in self._commands}
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         """Add the options of neither trainer, model nor data, and the workload's defaults of the model."""
         add_run_arguments(parser)
+        fits = "fit" in self._commands
+        parser.add_argument("--ckpt_path", type=str | None, default=None if fits else "best", help=CHECKPOINT[fits])
         if [*self._commands] == ["test"]:
             add_test_arguments(parser)
         defaults: dict[str, Any] = self._model_class.config_defaults  # type: ignore[union-attr]
@@ -157,9 +165,9 @@ class EigenCLI(LightningCLI):
         except (MisconfigurationException, ImportError, ValueError, TypeError, OverflowError, RuntimeError) as error:
             raise UserError(f"trainer: {error}") from error
 
-    def fit(self, ckpt_path: str | None = None, **kwargs: Any) -> None:
+    def fit(self, **kwargs: Any) -> None:
         """Train in the run's folder, which is locked meanwhile; `last` resumes, or starts a new run."""
-        root = Path(self.trainer.default_root_dir)
+        root, ckpt_path = Path(self.trainer.default_root_dir), self._get(self.config, "ckpt_path")
         if self._get(self.config, "trainer").get("fast_dev_run"):
             self.trainer.fit(ckpt_path=ckpt_path, **kwargs)
             return
@@ -177,15 +185,15 @@ class EigenCLI(LightningCLI):
         if not _has(self.trainer.checkpoint_callbacks, ChampionCheckpoint):
             log.warning("there is no best.ckpt to test: add ChampionCheckpoint to trainer.callbacks, as configs do")
 
-    def validate(self, ckpt_path: str | None = None, **kwargs: Any) -> None:
+    def validate(self, **kwargs: Any) -> None:
         """Validate a checkpoint's champion, and print its fitness."""
-        self.trainer.validate(ckpt_path=self._checkpoint(ckpt_path), verbose=False, **kwargs)
+        self.trainer.validate(ckpt_path=self._checkpoint(), verbose=False, **kwargs)
         fitness = self.trainer.callback_metrics["champion/validation_fitness"]
         print(f"champion     validation fitness {fitness:.4f} ({self.datamodule.fitness_labels['unit']})")
 
-    def test(self, ckpt_path: str | None = None, **kwargs: Any) -> None:
+    def test(self, **kwargs: Any) -> None:
         """Test a checkpoint's champion, print the result and add it to the report."""
-        root, path = Path(self.trainer.default_root_dir), self._checkpoint(ckpt_path)
+        root, path = Path(self.trainer.default_root_dir), self._checkpoint()
         checks, seeds = (self._get(self.config, name) for name in ("checks", "seeds"))
         require_range("--seeds", seeds, least=1, most=MOST_SEEDS)
         if (checks or seeds > 1) and self.datamodule.workload != "market":
@@ -201,8 +209,9 @@ class EigenCLI(LightningCLI):
         if (root / "metrics.csv").is_file():
             self._write_report(root)
 
-    def _checkpoint(self, path: str | None) -> str | None:
-        return find_checkpoint(Path(self.trainer.default_root_dir), path, or_start=False)
+    def _checkpoint(self) -> str | None:
+        root, path = Path(self.trainer.default_root_dir), self._get(self.config, "ckpt_path")
+        return find_checkpoint(root, path, or_start=False)
 
     def _resources(self) -> dict[str, Any]:
         """Return accelerator, devices, memory budget and prices of this command, as groups of a configuration."""
@@ -276,8 +285,6 @@ def run(args: Sequence[str]) -> None:
     args = _files_first(args)
     commands = args[:1] if args[0] in HELP else [*HELP]
     if args[0] in ("validate", "test"):
-        if given(args, "ckpt_path") is None:  # as of predict and export
-            args.append("--ckpt_path=best")
         args = with_settings_of_fit(args, TRAINER_DEFAULTS["default_root_dir"])
     _cli(
         args,
@@ -303,14 +310,13 @@ def _files_first(args: Sequence[str]) -> list[str]:
 
 def reopened(folder: Path) -> tuple[GenerationModule[Any], LightningDataModule]:
     """Return module and data module with the settings of a run's champion; raises UserError as `run` does."""
-    args = with_settings_of_fit(["test", "--ckpt_path=best", f"--{ROOT}={folder}"], str(folder))
-    options = [arg for arg in args[1:] if not arg.startswith("--ckpt_path")]
+    args = with_settings_of_fit(["test", f"--{ROOT}={folder}"], str(folder))
     shown = ["--trainer.enable_progress_bar=false", "--trainer.enable_checkpointing=false"]
     hide_library_messages()
     threads, precision = torch.get_num_threads(), torch.get_float32_matmul_precision()
     try:
         with isolate_rng():
-            cli = _cli([*options, *shown], run=False, save_config_callback=None)
+            cli = _cli([*args[1:], *shown], run=False, save_config_callback=None)
     finally:  # the process is the caller's
         torch.set_num_threads(threads)
         torch.set_float32_matmul_precision(precision)

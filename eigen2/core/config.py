@@ -1,8 +1,9 @@
 """Settings as plain values, in the form that configuration files of the command line have."""
 
 import datetime
+import difflib
 import inspect
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any, TypeVar
 
@@ -20,10 +21,19 @@ def from_settings(cls: type[Settings], name: str, value: Settings | Mapping[str,
         return value
     if value is not None and not isinstance(value, Mapping):
         raise UserError(f"{name} is {value!r}; give {cls.__name__} or a dictionary of its settings")
+    require_known(name, value or (), inspect.signature(cls).parameters, see=cls.__name__)
     try:
         return cls(**(value or {}))
     except TypeError as error:
         raise UserError(f"{name} is {dict(value or {})}; give settings of {cls.__name__}: {error}") from error
+
+
+def require_known(owner: str, names: Iterable[str], known: Collection[str], see: str) -> None:
+    """Raise UserError for the first of names that `owner` has no setting for; `see` is where all are described."""
+    for name in names:
+        if name not in known:
+            near = difflib.get_close_matches(name, sorted(known), 1)
+            raise UserError(f"{owner} has no setting {name}{f': did you mean {near[0]}?' if near else f'; see {see}'}")
 
 
 def plain_values(value: Any) -> Any:

@@ -78,7 +78,7 @@ def placements(tmp_path: Path) -> list[str]:
     given = {"champion": [[9], [10, 11]], "bad": [[9], [64]]}
     fire = {"duration": 90, "wind_speed": 7, "wind_from": 45}
     (tmp_path / "p.json").write_text(json.dumps({"landscapes": specs, "placements": given, "fire": fire}))
-    return [f"--placements={tmp_path / 'p.json'}", f"--out={tmp_path / 'instance'}"]
+    return [f"--placements={tmp_path / 'p.json'}", f"--output={tmp_path / 'instance'}"]
 
 
 def test_the_command_writes_the_landscape_and_breaks_asked_for(
@@ -104,8 +104,8 @@ def test_the_command_writes_the_landscape_and_breaks_asked_for(
         (["--number=2"], "--number is 2; it must be"),
         (["--number=-1"], "--number is -1; it must be"),
         (["--placement=bad"], r"placements.bad[1] does not fit landscape 1: cell 64"),
-        (["--out=/dev/null/x"], "cannot write --out /dev/null/x: "),
-        (["--out=."], "'.' exists: name another --out, or give --overwrite"),
+        (["--output=/dev/null/x"], "cannot write --output /dev/null/x: "),
+        (["--output=."], "'.' exists: name another --output, or give --overwrite"),
     ],
 )
 def test_what_cannot_be_exported_is_refused_in_one_line(

@@ -335,7 +335,7 @@ def run(*words: str) -> None:
 
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, fake(tmp_path))
-    words = ["--landscapes=2", "--grid_size=10", "--fires=5", f"--out={tmp_path / 'new' / 'figures.json'}"]
+    words = ["--landscapes=2", "--grid_size=10", "--fires=5", f"--output={tmp_path / 'new' / 'figures.json'}"]
     run(*words)
     figures = json.loads((tmp_path / "new" / "figures.json").read_text())
     assert list(figures["reduction"]) == list(PLACEMENTS)
@@ -352,14 +352,14 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeyp
     assert progress.endswith("\r100%\r")
     assert f"by pyretechnics {NEWEST}" in printed
     assert figures["settings"]["duration"] == 240
-    with pytest.raises(UserError, match="exists: name another --out, or give --overwrite"):
+    with pytest.raises(UserError, match="exists: name another --output, or give --overwrite"):
         run(*words)
 
 
 def test_a_file_and_baselines_beside_it(tmp_path: Path) -> None:
     given = {"landscapes": [SPEC], "placements": {"mine": [burns(synthetic(8, 3, 2), 3)]}, "fire": {"duration": 60}}
     out = tmp_path / "out.json"
-    own = [f"--placements={write(tmp_path / 'p.json', given)}", f"--python={fake(tmp_path)}", f"--out={out}"]
+    own = [f"--placements={write(tmp_path / 'p.json', given)}", f"--python={fake(tmp_path)}", f"--output={out}"]
     run(*own, "--baselines=[random]", "--wind_speed=30")
     figures = json.loads(out.read_text())
     assert list(figures["reduction"]) == ["mine", "random"]
@@ -368,7 +368,7 @@ def test_a_file_and_baselines_beside_it(tmp_path: Path) -> None:
     assert (settings["duration"], settings["wind_speed"], settings["wind_from"]) == (60, 30, 270)
     given["landscapes"] = [{**SPEC, "fire": {"duration": 90}}] * 2
     given["placements"] = {"mine": given["placements"]["mine"] * 2}
-    two = [f"--placements={write(tmp_path / 'two.json', given)}", f"--python={fake(tmp_path)}", f"--out={out}"]
+    two = [f"--placements={write(tmp_path / 'two.json', given)}", f"--python={fake(tmp_path)}", f"--output={out}"]
     run(*two, "--overwrite")
     assert json.loads(out.read_text())["settings"]["duration"] == 90
     given["landscapes"][1] = SPEC  # of 60 minutes
@@ -393,7 +393,7 @@ def test_a_file_and_baselines_beside_it(tmp_path: Path) -> None:
 
 def test_the_champion_of_a_test_is_scored_as_the_test_scored_it(whole: Path, tmp_path: Path) -> None:
     out = tmp_path / "out.json"
-    run(f"--placements={whole / 'test' / 'placements.json'}", f"--python={fake(tmp_path)}", f"--out={out}")
+    run(f"--placements={whole / 'test' / 'placements.json'}", f"--python={fake(tmp_path)}", f"--output={out}")
     figures = json.loads(out.read_text())["reduction"]
     scores = json.loads((whole / "test" / "scores.json").read_text())["scores"]
     assert list(figures) == list(scores)
