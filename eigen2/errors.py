@@ -4,7 +4,7 @@ import math
 import re
 from collections.abc import Mapping
 from numbers import Integral, Real
-from typing import Literal, get_args, get_origin, get_type_hints
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 OUT_OF_MEMORY = 3  # exit code of a run stopped by `callbacks.MemoryBudget`
 ALL_AGENTS_FAILED = 4  # exit code of a run in which no agent had finite numbers left
@@ -74,7 +74,7 @@ class StoppedBySignal(_Ended):
 
 def require_range(
     name: str,
-    value: float,
+    value: Any,
     *,
     least: float | None = None,
     above: float | None = None,
@@ -84,20 +84,20 @@ def require_range(
 ) -> None:
     """Raise a UserError unless `least` <= value <= `most` and `above` < value < `below`, as far as these are set.
 
-    Without `most` the value must be finite; NaN is outside every range. A `whole` one must be an integer. `name` is the
-    full key of the setting.
+    It must be a number, and without `most` finite; NaN is outside every range. A `whole` one must be an integer. `name`
+    is the full key of the setting.
     """
-    unchecked: object = value  # despite the annotation: arguments of a user's network reach this unchecked
-    if isinstance(unchecked, bool) or not isinstance(unchecked, Real):
+    if isinstance(value, bool) or not isinstance(value, Real):
         raise UserError(f"{name} is {value!r}; it must be a number")
-    if whole and not isinstance(unchecked, Integral):
+    if whole and not isinstance(value, Integral):
         raise UserError(f"{name} is {value!r}; it must be a whole number")
+    number: Any = value  # which a Real does not compare with, by its annotations
     bounds = [
-        (least is None or value >= least, f"at least {least}" if least is not None else ""),
-        (above is None or value > above, f"above {above}" if above is not None else ""),
-        (most is None or value <= most, f"at most {most}" if most is not None else ""),
-        (below is None or value < below, f"below {below}" if below is not None else ""),
-        (most is not None or value < math.inf, "finite" if most is None and not value < math.inf else ""),
+        (least is None or number >= least, f"at least {least}" if least is not None else ""),
+        (above is None or number > above, f"above {above}" if above is not None else ""),
+        (most is None or number <= most, f"at most {most}" if most is not None else ""),
+        (below is None or number < below, f"below {below}" if below is not None else ""),
+        (most is not None or number < math.inf, "finite" if most is None and not number < math.inf else ""),
     ]
     if not all(holds for holds, _ in bounds):
         raise UserError(f"{name} is {value}; it must be {' and '.join(text for _, text in bounds if text)}")

@@ -36,7 +36,7 @@ CASES: Mapping[str, tuple[str, ...]] = {
     "one network": ("model.networks=1",),
     "10 x 10, 3 breaks": (*SMALL_MAPS, "data.budget=0.03", "trainer.max_epochs=600"),
     "10 x 10, 5 breaks": (*SMALL_MAPS, "data.budget=0.05", "trainer.max_epochs=400"),
-    "without the prior": ("model.prior=false",),
+    "without the prior": ("model.prior=false", "model.networks=1", "trainer.max_epochs=20"),
 }
 """What a case changes of the configuration."""
 AGAINST = {"agent less": "{name}", "saved, points": "{gain}", "landscapes better": "{better} of {landscapes}"}

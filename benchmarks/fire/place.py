@@ -10,6 +10,7 @@ from benchmarks.fire.ground import CONFIG
 from benchmarks.harness import MB, ROOT, Benchmark, Figures, Row, Settings, Task
 from benchmarks.pages import table
 from benchmarks.runs import memory_mb, require_linux
+from eigen2.cli.fire import WORST
 from eigen2.dqn.mean_network import MeanNetwork
 from eigen2.errors import UserError
 from eigen2.fire.evaluation.regions import Plan, judge, needed_bytes, place, tail_mean
@@ -18,7 +19,6 @@ from eigen2.fire.landscapes.rasters import Region
 from eigen2.fire.networks import QMap
 from eigen2.runtime.yaml_files import read_yaml
 
-WORST = 0.05  # share of the fires that burn most
 COLUMNS = {
     "cells": "{size:,} x {size:,}",
     "breaks": "{breaks:,}",

@@ -43,6 +43,11 @@ def given(args: Sequence[str], key: str) -> Any:
     return found
 
 
+def _gives_any(args: Sequence[str], group: str) -> bool:
+    """Return whether options or configuration files give a group of keys, or one of its keys."""
+    return given(args, group) is not None or any(arg.startswith(f"--{group}.") for arg in args)
+
+
 def with_settings_of_fit(args: Sequence[str], default_root: str) -> list[str]:
     """Put the settings of a checkpoint's fit before all options of `validate` or `test`, which override them.
 
@@ -74,10 +79,22 @@ def _with_settings(args: Sequence[str], config: dict[str, Any] | None, file: Pat
                     f"code; if you trust that, give --config {quote(str(file.parent.parent / 'config.yaml'))}"
                 )
             del group[name]
+    _replace_data(args, data, file)
+    config["trainer"] = {"precision": config["trainer"]["precision"]}
+    if given(args, ROOT) is None and file.parent.name == "checkpoints":
+        config["trainer"]["default_root_dir"] = str(file.parent.parent)
+    workload = f"--workload={config.pop('workload')}"
+    return [args[0], "--config", yaml_line(config), workload, *args[1:], f"--ckpt_path={file}"]
+
+
+def _replace_data(args: Sequence[str], data: dict[str, Any], file: Path) -> None:
+    """Change the data settings of a fit to suit the options of `validate` or `test`."""
     data.pop("cache_dir", None)  # where it writes is not for a checkpoint to say
+    if _gives_any(args, "data.region"):
+        data["region"] = None  # a raster of it would not lie on the grid of the others
     if given(args, "data.path") is not None:
         data |= {"path": None, "synthetic": None}
-    elif given(args, "data.synthetic") is not None or any(arg.startswith("--data.synthetic.") for arg in args):
+    elif _gives_any(args, "data.synthetic"):
         data["path"] = None
     elif (prices := data.get("path")) is not None and not Path(prices).exists():
         # `eigen2.fit` keeps a DataFrame in the folder of the run, which may have moved, or in that of `earlier`
@@ -88,11 +105,6 @@ def _with_settings(args: Sequence[str], config: dict[str, Any] | None, file: Pat
         data["path"] = str(kept[0])
     counted = [span for span in ("validation", "holdout") if given(args, f"data.{span}_days") is not None]
     data |= dict.fromkeys(f"{span}_from" for span in counted)  # the fit's dates would count in their place
-    config["trainer"] = {"precision": config["trainer"]["precision"]}
-    if given(args, ROOT) is None and file.parent.name == "checkpoints":
-        config["trainer"]["default_root_dir"] = str(file.parent.parent)
-    workload = f"--workload={config.pop('workload')}"
-    return [args[0], "--config", yaml_line(config), workload, *args[1:], f"--ckpt_path={file}"]
 
 
 def foreign_code(config: Mapping[str, Any]) -> str | None:

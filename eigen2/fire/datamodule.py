@@ -13,12 +13,12 @@ import torch
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 from jaxtyping import Float
 
-from eigen2.core.config import to_config
+from eigen2.core.config import from_settings, to_config
 from eigen2.core.datamodule import TestResult
 from eigen2.core.randomness import Role, generator
 from eigen2.dqn.collector import Info
 from eigen2.dqn.datamodule import DQNDataModule, Policy
-from eigen2.errors import UserError, require_range
+from eigen2.errors import UserError, require_choices, require_range
 from eigen2.files import Folder
 from eigen2.fire.evaluation import placements
 from eigen2.fire.evaluation.placements import FIRE_SETTINGS, LARGEST_GRID, Cells, PlacementFile, Spec
@@ -53,7 +53,26 @@ FIRE_RANGES: Mapping[str, Mapping[str, Any]] = {
 
 def ends(span: Span) -> tuple[float, float]:
     """Return the ends of a range, or a number twice."""
-    return (span, span) if isinstance(span, int | float) else span
+    return (span[0], span[1]) if isinstance(span, list | tuple) else (span, span)
+
+
+def check_settings(settings: Mapping[str, Any]) -> None:
+    """Raise UserError for a setting of `FuelBreakDataModule` that is out of range."""
+    require_choices("data", FuelBreakDataModule.__init__, settings)
+    for name in ("grid_size", "landscape_seed", "num_landscapes", "eval_landscapes", "test_landscapes"):
+        least, most = {"grid_size": (4, LARGEST_GRID), "landscape_seed": (0, 2**32)}.get(name, (1, None))
+        require_range(f"data.{name}", settings[name], least=least, most=most, whole=True)
+    if settings["ignitions"] is not None:
+        require_range("data.ignitions", settings["ignitions"], least=1, whole=True)
+    require_range("data.budget", settings["budget"], above=0, most=1)
+    for name, bounds in FIRE_RANGES.items():
+        given = span if isinstance(span := settings[name], list | tuple) else (span, span)
+        for value in given:
+            require_range(f"data.{name}", value, **bounds)
+        if len(given) != 2:
+            raise UserError(f"data.{name} is {span}; give a number, or the two ends of a range")
+        if given[0] > given[1] and name != "wind_from":  # which may turn through north
+            raise UserError(f"data.{name} is {given[0]:g} to {given[1]:g}; give the lower number first")
 
 
 def _overlap(one: Sequence[float], other: Sequence[float]) -> bool:
@@ -133,19 +152,10 @@ class FuelBreakDataModule(DQNDataModule):
         warmup: int = 500,
         batch_size: int = 32,
     ) -> None:
+        region = None if region is None else from_settings(RegionFiles, "data.region", region)
+        terrain = None if terrain is None else from_settings(Terrain, "data.terrain", terrain)
         given = {name: value for name, value in locals().items() if name not in ("self", "__class__")}
-        least = {"grid_size": 4, "landscape_seed": 0, "num_landscapes": 1, "eval_landscapes": 1, "test_landscapes": 1}
-        for name, smallest in least.items():
-            most = {"grid_size": LARGEST_GRID, "landscape_seed": 2**32}.get(name)
-            require_range(f"data.{name}", given[name], least=smallest, most=most)
-        require_range("data.ignitions", 1 if ignitions is None else ignitions, least=1)
-        require_range("data.budget", budget, above=0, most=1)
-        for name, bounds in FIRE_RANGES.items():
-            low, high = ends(given[name])
-            for value in (low, high):
-                require_range(f"data.{name}", value, **bounds)
-            if low > high and name != "wind_from":  # which may turn through north
-                raise UserError(f"data.{name} is {low:g} to {high:g}; give the lower number first")
+        check_settings(given)
         super().__init__(num_parallel_envs, buffer_size, warmup, batch_size)
         self.region, self._settings = region, given
         self.counts = dict(zip(SPLITS, (num_landscapes, eval_landscapes, test_landscapes), strict=True))
@@ -411,7 +421,7 @@ class FuelBreakDataModule(DQNDataModule):
     def _is_elsewhere(self, spec: Mapping[str, Any]) -> bool:
         """Return whether the region is known not to overlap with that of a fit."""
         theirs, files = spec.get("extent"), self.region
-        if theirs is None or files is None:
+        if not theirs or files is None:
             return False
         self._region = self._region or read_region(files)
         return str(self._region.crs) == spec["crs"] and not _overlap(self._region.extent, theirs)
@@ -420,9 +430,8 @@ class FuelBreakDataModule(DQNDataModule):
         """Return what to print at the start of a run, by name."""
         values, counts = self._settings, " + ".join(map(str, self.counts.values()))
         source = "synthetic" if self.region is None else f"of {self.region.elevation} and further rasters"
-        minutes, speed, direction = (
-            " to ".join(f"{end:g}" for end in dict.fromkeys(ends(values[name]))) for name in FIRE_RANGES
-        )
+        spans = (dict.fromkeys(ends(values[name])) for name in FIRE_RANGES)
+        minutes, speed, direction = (" to ".join(f"{end:g}" for end in span) for span in spans)
         wind = f"{speed} km/h from {direction} degrees"
         return {
             "landscapes": f"{counts} to train, validate and test on, {values['grid_size']} cells a side, {source}",

@@ -14,7 +14,7 @@ import yaml
 from lightning.pytorch import Trainer
 
 from eigen2 import DurableCheckpointIO, ERLModule, GenerationCheckpoint, MarketDataModule, RunLogger
-from eigen2.cli.checkpoint import given
+from eigen2.cli.checkpoint import _with_settings, given
 from eigen2.cli.main import main
 from eigen2.core.config import arguments_of, class_config, to_config
 from eigen2.erl.learners import TD3
@@ -74,6 +74,14 @@ def result_of(*options: str) -> dict[str, Any]:
     main(["test", "--ckpt_path", "run/checkpoints/last.ckpt", "--report=false", *options])
     summary: dict[str, Any] = json.loads(Path("run/test/summary.json").read_text())
     return summary
+
+
+def test_rasters_replace_all_of_the_fit() -> None:
+    region = {"elevation": "a.tif", "fuel": "b.tif", "slope": "c.tif"}
+    fit = {"workload": "fire", "model": {}, "data": {"region": region}, "trainer": {"precision": "32-true"}}
+    for option, left in (("--data.region.elevation=d.tif", None), ("--data.budget=0.1", region)):
+        _, _, config, *_ = _with_settings(["test", option], fit, Path("best.ckpt"))
+        assert yaml.safe_load(config)["data"]["region"] == left
 
 
 def tamper(change: Callable[[dict[str, Any]], object]) -> None:

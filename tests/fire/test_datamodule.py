@@ -13,9 +13,9 @@ import torch
 from gymnasium.vector import AsyncVectorEnv
 
 from eigen2.errors import UserError
-from eigen2.fire.datamodule import FuelBreakDataModule
+from eigen2.fire.datamodule import FuelBreakDataModule, check_settings
 from eigen2.fire.landscapes.rasters import READ_BYTES, RegionFiles
-from eigen2.fire.simulation.environment import action_mask
+from eigen2.fire.simulation.environment import FuelBreakEnv, action_mask
 from eigen2.fire.simulation.spread import Weather, spread_rates
 from eigen2.runtime.stop import stops_at_once
 from tests.erl.probe import make_trainer
@@ -36,6 +36,8 @@ def test_no_landscape_is_in_two_splits() -> None:
         assert mine.elevation.tobytes() == theirs.elevation.tobytes()  # whatever number is trained on
     other = FuelBreakDataModule(grid_size=8, landscape_seed=1).landscapes("train")
     assert not {each.elevation.tobytes() for each in other} & prints
+    of_environment = [scene.landscape for scene in FuelBreakEnv(grid_size=8).scenes]
+    assert not {each.elevation.tobytes() for each in of_environment} & prints  # an agent of its may be tested here
 
 
 def test_a_region_is_in_the_estimate_and_tested_in_the_tiles_of_its_fit(tmp_path: Path) -> None:
@@ -52,6 +54,12 @@ def test_a_region_is_in_the_estimate_and_tested_in_the_tiles_of_its_fit(tmp_path
     with pytest.raises(UserError, match=r"data\.grid_size is not the fit's, 8, so that test tiles may lie on those"):
         FuelBreakDataModule(grid_size=9, region=files).apply_inference_spec(of_fit)
     FuelBreakDataModule(grid_size=9).apply_inference_spec({**of_fit, "region": False})
+    placeless = FuelBreakDataModule(grid_size=4, region=files)
+    placeless.build("test", torch.device("cpu"))
+    assert placeless._region is not None
+    placeless._region = placeless._region._replace(crs=None)  # as ESRI ASCII grids may be
+    assert placeless.inference_spec()["extent"] == []
+    placeless.apply_inference_spec({**of_fit, **placeless.inference_spec()})
     west, north, *_, cell = of_fit["extent"]
     assert cell == 30
     for extent, refused in (
@@ -134,11 +142,17 @@ def test_each_landscape_has_a_fire_of_its_own_from_the_ranges() -> None:
         ({"wind_speed": (40.0, 5.0)}, "data.wind_speed is 40 to 5; give the lower number first"),
         ({"wind_from": (0.0, 361.0)}, "data.wind_from is 361"),
         ({"fire_simulation_max_duration": (0.0, 9.0)}, "data.fire_simulation_max_duration is 0"),
+        ({"wind_speed": (1.0, 2.0, 3.0)}, r"data.wind_speed is \(1.0, 2.0, 3.0\); give a number, or the two ends"),
+        ({"wind_speed": None}, "data.wind_speed is None; it must be a number"),
+        ({"wind_speed": "15"}, "data.wind_speed is '15'; it must be a number"),
+        ({"grid_size": 8.5}, "data.grid_size is 8.5; it must be a whole number"),
+        ({"ignitions": 2.5}, "data.ignitions is 2.5; it must be a whole number"),
+        ({"parallel_method": "threads"}, "data.parallel_method is 'threads'; it must be sync or async"),
     ],
 )
-def test_ranges_out_of_bounds_are_refused(settings: Any, said: str) -> None:
+def test_wrong_settings_are_refused(settings: Any, said: str) -> None:
     with pytest.raises(UserError, match=said):
-        FuelBreakDataModule(**settings)
+        check_settings({**FuelBreakDataModule()._settings, **settings})
 
 
 def test_how_environments_are_played_is_no_setting() -> None:

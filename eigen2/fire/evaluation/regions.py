@@ -132,11 +132,19 @@ def place(
     Of the cells that it can pay for, the network's value above the lowest of the window, divided by the cell's cost,
     decides; a tile in which `downstream_share` in place of the network saves more gets the breaks of that. It spends
     nothing once no fire burns a cell of some value, 0 or more. No break is placed where `barred`, or the cost is NaN.
+    Raises UserError if nothing burns, or no break is allowed or paid for.
     """
     breaks = np.zeros(region.missing.shape, bool)
     costs = np.ones(breaks.shape) if costs is None else costs
-    counted = ~np.isin(region.landscape.fuel, NON_BURNABLE) & np.isfinite(costs)
+    burnable = ~np.isin(region.landscape.fuel, NON_BURNABLE)
+    counted = burnable & np.isfinite(costs)
     allowed = counted if barred is None else counted & ~barred
+    if not burnable.any():
+        raise UserError("nothing burns in the region; look at its fuel")
+    if not allowed.any():
+        raise UserError("no cell that burns may become a break: all are barred or without a cost; look at both rasters")
+    if plan.budget < (least := costs[allowed].min() / costs[counted].sum()) * (1 - 1e-9):
+        raise UserError(f"budget is {plan.budget:g}, which pays for no break; it must be at least {least:.3g}")
     tiles = [tile for tile in Tile.all(breaks.shape, plan) if allowed[tile.cells].any()]
     if values is None:
         parts = np.array([costs[tile.cells][counted[tile.cells]].sum() for tile in tiles])
@@ -284,8 +292,6 @@ def judge(
     losses: tuple[list[float], list[float]] = [], []
     for wind, weight in zip(plan.winds, plan.weights.tolist(), strict=True):
         model = FireModel.of(region.landscape, wind.weather(), plan.duration)
-        if not model.burnable.any():
-            raise UserError("nothing burns in the region; look at its fuel")
         ignitions = model.draw(plan.fires, np.random.default_rng([plan.seed, 1]))
         parts = min(ignitions.size, -(-ignitions.size * breaks.size // CELLS_AT_ONCE))
         for part in np.array_split(ignitions, parts):

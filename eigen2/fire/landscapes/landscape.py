@@ -159,10 +159,17 @@ def synthesize(size: int, rng: np.random.Generator, terrain: Terrain | None = No
 
 
 def synthetic(
-    size: int, seed: int, number: int, split: Split | None = None, terrain: Terrain | None = None
+    size: int,
+    seed: int,
+    number: int,
+    split: Split | Literal["environment"] | None = None,
+    terrain: Terrain | None = None,
 ) -> Landscape:
-    """Return a landscape of the series that `seed` determines for a split, or, with None, for `FuelBreakEnv`."""
-    part = [] if split is None else [SPLITS.index(split)]
+    """Return a landscape of the series that `seed` determines for a split of a run, or for `FuelBreakEnv`.
+
+    None is the series of the benchmarks, whose landscapes 1 and 2 are the first to validate and to test on.
+    """
+    part = [] if split is None else [(*SPLITS, "environment").index(split)]
     return synthesize(size, np.random.default_rng([seed, *part, number]), terrain)
 
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from eigen2.errors import UserError, install_hint, require_range
 from eigen2.fire.landscapes.fuels import BARE, NON_BURNABLE, require_known
 from eigen2.fire.landscapes.landscape import RANGES, Landscape, Split, slopes
-from eigen2.fire.landscapes.plausibility import contradictions
+from eigen2.fire.landscapes.plausibility import DECLARE, contradictions
 from eigen2.memory.limits import require_room
 
 LARGEST = 25_000_000  # most cells of a region
@@ -34,7 +34,6 @@ LIMITS: dict[str, tuple[float, float, str]] = {
 }
 """Least and largest value in the file of each layer but fuel, and its unit."""
 PROJECT = "project it: gdalwarp -t_srs EPSG:NUMBER, with the number of the region's UTM zone"
-DECLARE = "gdal_edit.py -a_nodata"
 MISSING = f"if that marks missing data, declare it: {DECLARE}"
 SPLIT_OF_BLOCK = ("train", "validation", "test", "train", "train")
 """Split of the tiles of a block, by `(2 * block row + block column) % 5`."""

@@ -83,15 +83,15 @@ class FuelBreakEnv(gymnasium.Env[NDArray[np.uint8], np.int64]):
         landscapes: Sequence[Landscape] | None = None,
     ) -> None:
         require_range("budget", budget, above=0, most=1)
-        require_range("ignitions", 1 if ignitions is None else ignitions, least=1)
+        require_range("ignitions", 1 if ignitions is None else ignitions, least=1, whole=True)
         if landscapes is None:
-            require_range("num_landscapes", num_landscapes, least=1)
-            require_range("seed", seed, least=0)
-            landscapes = [synthetic(grid_size, seed, number) for number in range(num_landscapes)]
+            require_range("num_landscapes", num_landscapes, least=1, whole=True)
+            require_range("seed", seed, least=0, whole=True)
+            landscapes = [synthetic(grid_size, seed, number, "environment") for number in range(num_landscapes)]
         if len(shapes := {landscape.shape for landscape in landscapes}) != 1:
             raise UserError(f"landscapes have shapes {sorted(shapes)}; give one or more of one shape")
         settings = fire_simulation_max_duration, wind_speed, wind_from
-        if wrong := [len(each) for each in settings if isinstance(each, Sequence) and len(each) != len(landscapes)]:
+        if wrong := [np.size(each) for each in settings if np.ndim(each) and np.size(each) != len(landscapes)]:
             many = f"duration or wind has {wrong[0]} values for {len(landscapes)} landscapes"
             raise UserError(f"{many}; give one number, or one for each")
         fires = zip(*(np.broadcast_to(each, len(landscapes)).tolist() for each in settings), strict=True)
@@ -125,9 +125,9 @@ class FuelBreakEnv(gymnasium.Env[NDArray[np.uint8], np.int64]):
         chosen = {"landscape": drawn, "ignitions": self._ignitions, **(options or {})}
         if unknown := chosen.keys() - {"landscape", "ignitions"}:
             raise UserError(f"reset's option {sorted(unknown)[0]} is unknown; use landscape or ignitions")
-        ignitions, self._landscape = chosen["ignitions"], int(chosen["landscape"])
-        require_range("ignitions", 1 if ignitions is None else ignitions, least=1)
-        require_range("landscape", self._landscape, least=0, most=len(self.scenes) - 1)
+        ignitions, self._landscape = chosen["ignitions"], chosen["landscape"]
+        require_range("ignitions", 1 if ignitions is None else ignitions, least=1, whole=True)
+        require_range("landscape", self._landscape, least=0, most=len(self.scenes) - 1, whole=True)
         model = self.scenes[self._landscape].model
         cells = None if ignitions is None else model.draw(ignitions, self.np_random)
         self.fires, self.placed = model.start(cells, trees=True), []

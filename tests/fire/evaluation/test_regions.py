@@ -284,8 +284,23 @@ def test_settings_out_of_range_are_refused() -> None:
         Wind(15, 270, 0)
     with pytest.raises(UserError, match="wind_from is 361"):
         Wind(15, 361)
-    with pytest.raises(UserError, match="nothing burns"):
-        judge(region(flat((4, 4), WATER)), np.zeros((4, 4), bool), Plan(0.1))
+
+
+@pytest.mark.parametrize(
+    ("fuel", "budget", "cost", "barred", "words"),
+    [
+        (WATER, 0.1, 1.0, False, "nothing burns in the region"),
+        (102, 0.1, np.nan, False, "no cell that burns may become a break"),
+        (102, 0.1, 1.0, True, "no cell that burns may become a break"),
+        (102, 0.06, 2.0, False, "budget is 0.06, which pays for no break; it must be at least 0.0625"),
+    ],
+)
+def test_a_region_in_which_no_break_can_be_placed_is_refused(
+    fuel: int, budget: float, cost: float, barred: bool, words: str
+) -> None:
+    costs, no_go = np.full((4, 4), cost), np.full((4, 4), barred)
+    with pytest.raises(UserError, match=words):
+        place(region(flat((4, 4), fuel)), Downstream(), Plan(budget), costs, no_go)
 
 
 def test_the_estimate_covers_what_a_region_takes() -> None:

@@ -190,7 +190,9 @@ def test_wrong_settings_are_refused(settings: dict[str, Any], words: str) -> Non
 def test_wrong_options_are_refused() -> None:
     for options, words in (
         ({"landscape": 3}, "landscape is 3"),
+        ({"landscape": "x"}, "landscape is 'x'; it must be a number"),
         ({"ignitions": 0}, "ignitions"),
+        ({"ignitions": 2.5}, "ignitions is 2.5; it must be a whole number"),
         ({"fire": 1}, "fire"),
     ):
         with pytest.raises(UserError, match=words):
