@@ -11,7 +11,7 @@ from benchmarks.harness import MB, ROOT, Benchmark, Figures, Row, Settings, Task
 from benchmarks.pages import table
 from benchmarks.runs import memory_mb, require_linux
 from eigen2.cli.fire import WORST
-from eigen2.dqn.mean_network import MeanNetwork
+from eigen2.core.networks import Ensemble
 from eigen2.errors import UserError
 from eigen2.fire.evaluation.regions import Plan, judge, needed_bytes, place, tail_mean
 from eigen2.fire.landscapes.landscape import synthetic
@@ -40,7 +40,7 @@ def measure(task: Task, settings: Settings, folder: Path) -> Row:
     with torch.random.fork_rng():
         torch.manual_seed(0)
         networks = read_yaml(ROOT / CONFIG)["model"]["networks"]
-        network = MeanNetwork(QMap(prior=True) for _ in range(networks)).eval()
+        network = Ensemble(QMap(prior=True) for _ in range(networks)).eval()
     start = time.process_time()
     breaks = place(region, network, plan)
     placed = time.process_time()

@@ -17,7 +17,7 @@ from safetensors.torch import load as load_weights
 from safetensors.torch import save
 from torch import Tensor, nn
 
-from eigen2.core.networks import Inputs, Sizes, StackedNetwork, with_tied
+from eigen2.core.networks import Ensemble, Sizes, StackedNetwork, with_tied
 from eigen2.core.saved_run import altered_as_user_error, saved_part, saved_run
 from eigen2.core.signatures import sign, verify
 from eigen2.errors import UserError, is_shortage, one_line
@@ -33,18 +33,6 @@ ALIKE = {
     **{"inference": "prices, columns or rules", "data_used": "days of prices"},
 }
 """Parts of the configuration in which members of an ensemble agree, and what they are."""
-
-
-class Ensemble(nn.Module):
-    """Actor whose action is the mean of those of several, of trainings with different seeds."""
-
-    def __init__(self, members: Sequence[nn.Module]) -> None:
-        super().__init__()
-        self.members = nn.ModuleList(members)
-
-    def forward(self, inputs: Inputs) -> Tensor:
-        """Return the mean action, (batch, *action) in [-1, 1]."""
-        return torch.stack([member(inputs) for member in self.members]).mean(0)
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
-"""Run a plain network of one agent with the weights of many."""
+"""Run a plain network of one agent with the weights of many, or several networks as one."""
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
@@ -19,6 +19,7 @@ Inputs = dict[str, Tensor]  # named network inputs with a leading agent axis, of
 Weights = dict[str, Tensor]  # weights by name; those of many agents have a leading agent axis
 ATTENTION = (nn.MultiheadAttention, nn.TransformerEncoderLayer, nn.TransformerEncoder)
 LARGEST = 1 - 1e-6  # absolute output of a tanh up to which its pre-activation is known, at 7.25
+MOST_MEMBERS = 100  # of an ensemble that trains
 MOST_WIDTH = 16_384  # widest layer; two such layers have a GB of weights between them
 DESCRIBED, FORECAST = "described", "forecast"  # names of the inputs that hold what `describe` and `forecast` returned
 
@@ -188,6 +189,26 @@ class StackedNetwork:
                 torch.backends.mha.set_fastpath_enabled(True)
             for module, name, _, original in self._places:
                 compat.replace_parameter(module, name, original)
+
+
+class Ensemble(nn.Module):
+    """Networks as one, whose output is the mean of theirs.
+
+    The squared error of a mean is at most the mean of the squared errors, and the less the more the networks differ
+    (Krogh and Vedelsby, "Neural network ensembles, cross validation, and active learning", 1995).
+    """
+
+    def __init__(self, members: Iterable[nn.Module]) -> None:
+        super().__init__()
+        self.members = nn.ModuleList(members)
+
+    def __getitem__(self, number: int) -> nn.Module:
+        """Return one network."""
+        return self.members[number]
+
+    def forward(self, inputs: Inputs | Tensor) -> Tensor:
+        """Return the mean output, of the shape of each."""
+        return torch.stack([member(inputs) for member in self.members]).mean(0)
 
 
 def preactivation(output: Tensor) -> Tensor:

@@ -11,12 +11,11 @@ from torch import Tensor, nn
 from eigen2.core.adam import Adam
 from eigen2.core.datamodule import TestResult
 from eigen2.core.module import GenerationModule
-from eigen2.core.networks import require_width, weight_bytes
+from eigen2.core.networks import MOST_MEMBERS, Ensemble, require_width, weight_bytes
 from eigen2.core.randomness import Role, generator, torch_seed
 from eigen2.dqn import losses
 from eigen2.dqn.collector import Actions, draw_batch, draw_slots, replay_fields
 from eigen2.dqn.datamodule import DQNDataModule, Policy
-from eigen2.dqn.mean_network import MOST_NETWORKS, MeanNetwork
 from eigen2.errors import ALL_AGENTS_FAILED, RunStopped, UserError, require_range
 from eigen2.memory.estimate import checkpoint_bytes
 from eigen2.memory.owners import Filling
@@ -49,9 +48,9 @@ class DQNModule(GenerationModule[DQNDataModule]):
     phases = ("train", "validate")
     loss_columns = (("loss", "train/loss"), ("error", "train/td_error"))
     data_class = DQNDataModule
-    online: MeanNetwork
-    target: MeanNetwork
-    champion: MeanNetwork
+    online: Ensemble
+    target: Ensemble
+    champion: Ensemble
     champion_fitness: Tensor
     champion_generation: Tensor
     LOSSES: ClassVar = ("loss", "q_mean", "td_error")
@@ -75,7 +74,7 @@ class DQNModule(GenerationModule[DQNDataModule]):
         super().__init__()
         self.save_hyperparameters(logger=False)
         require_width("model.width", width)
-        require_range("model.networks", networks, least=1, most=MOST_NETWORKS, whole=True)
+        require_range("model.networks", networks, least=1, most=MOST_MEMBERS, whole=True)
         for name in ("train_frequency", "validate_every"):
             require_range(f"model.{name}", self.hparams[name], least=1, whole=True)
         for name in ("learning_rate", "max_grad_norm"):
@@ -237,13 +236,13 @@ class DQNModule(GenerationModule[DQNDataModule]):
             self.memory.require_temporary(2 * data.activation_bytes(hparams["width"]), checkpoint_bytes(self.trainer))
             data.allocate_replay(device)
 
-    def _initial_networks(self) -> MeanNetwork:
+    def _initial_networks(self) -> Ensemble:
         """Return the networks without training, always the same."""
         hparams, networks = self.hparams, []
         for number in range(hparams["networks"]):
             with torch_seed(self.seed, Role.WEIGHTS, agent=number):
                 networks.append(self.data.make_network(hparams["width"], hparams["prior"]))
-        return MeanNetwork(networks)
+        return Ensemble(networks)
 
     def _check_warmup(self) -> None:
         """Refuse a warm-up after which no transition has a next step yet."""

@@ -11,9 +11,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from eigen2.core.export import read_checkpoint
-from eigen2.core.networks import require_width
+from eigen2.core.networks import MOST_MEMBERS, Ensemble, require_width
 from eigen2.core.saved_run import altered_as_user_error, saved_part, saved_run
-from eigen2.dqn.mean_network import MOST_NETWORKS, MeanNetwork
 from eigen2.errors import UserError, require_range
 from eigen2.fire.simulation.environment import BURNS, DOWNSTREAM, FINEST, PLANES, REWARD_UNIT
 
@@ -78,7 +77,7 @@ class QMap(nn.Module):
         return value + advantage - advantage.mean(1, keepdim=True)
 
 
-def load_champion(file: Path) -> tuple[MeanNetwork, Mapping[str, Any]]:
+def load_champion(file: Path) -> tuple[Ensemble, Mapping[str, Any]]:
     """Return the champion of a checkpoint and the settings of its fit by full key; raise UserError if it has none."""
     checkpoint = read_checkpoint(file)
     saved, state = saved_run(checkpoint), checkpoint["state_dict"]
@@ -90,8 +89,8 @@ def load_champion(file: Path) -> tuple[MeanNetwork, Mapping[str, Any]]:
         settings: Mapping[str, Any] = saved["settings"]
         if "model.networks" not in settings:
             raise UserError(f"{file} is by an earlier version of eigen2, whose agents were other networks; fit again")
-        require_range("model.networks", count := settings["model.networks"], least=1, most=MOST_NETWORKS)
-        network = MeanNetwork(QMap(settings["model.width"], settings["model.prior"]) for _ in range(count))
+        require_range("model.networks", count := settings["model.networks"], least=1, most=MOST_MEMBERS)
+        network = Ensemble(QMap(settings["model.width"], settings["model.prior"]) for _ in range(count))
         weights = {
             name.removeprefix("champion."): value for name, value in state.items() if name.startswith("champion.")
         }

@@ -53,14 +53,14 @@ def test_a_run_keeps_its_promises(whole: Path) -> None:
     assert same(found["data"]["replay"]["position"], 56 % 37)
     assert float(rows[-1]["train/epsilon"]) == pytest.approx(0.05)
     weights = found["weights"]
-    assert not torch.equal(weights["online.networks.0.stem.weight"], weights["target.networks.0.stem.weight"])
+    assert not torch.equal(weights["online.members.0.stem.weight"], weights["target.members.0.stem.weight"])
     best = torch.load(whole / "checkpoints" / "best.ckpt", weights_only=True)
     assert float(rows[-1]["champion/validation_fitness"]) == max(float(row["validation/mean"]) for row in rows)
     assert best["epoch"] == int(float(rows[-1]["champion/generation"]))
     assert torch.equal(
-        best["state_dict"]["online.networks.0.stem.weight"], best["state_dict"]["champion.networks.0.stem.weight"]
+        best["state_dict"]["online.members.0.stem.weight"], best["state_dict"]["champion.members.0.stem.weight"]
     )
-    weights["online.networks.0.stem.weight"][0, 0, 0, 0] += 1e-7
+    weights["online.members.0.stem.weight"][0, 0, 0, 0] += 1e-7
     assert not same(found, everything(whole)), "the comparison of the tests below can fail"
 
 

@@ -9,7 +9,7 @@ import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor, nn
 
-from eigen2.dqn.mean_network import MeanNetwork
+from eigen2.core.networks import Ensemble
 from eigen2.dqn.module import DQNModule
 from eigen2.errors import RunStopped
 from eigen2.fire.datamodule import FuelBreakDataModule
@@ -28,7 +28,7 @@ class Constant(nn.Module):
 
 
 def test_the_values_are_the_mean_of_all_networks() -> None:
-    network = MeanNetwork([Constant([0.0, 3.0]), Constant([6.0, 0.0]), Constant([0.0, 6.0])])
+    network = Ensemble([Constant([0.0, 3.0]), Constant([6.0, 0.0]), Constant([0.0, 6.0])])
     assert network(torch.zeros(2, 1)).tolist() == [[2.0, 3.0]] * 2
     assert network[1](torch.zeros(1, 1)).tolist() == [[6.0, 0.0]]
 
