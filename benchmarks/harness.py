@@ -116,8 +116,7 @@ def load(name: str) -> Benchmark:
     """Return a benchmark by name; raises UserError if there is none."""
     for module, names in MODULES.items():
         if name in names:
-            benchmark: Benchmark = importlib.import_module(f"benchmarks.{module}").BENCHMARKS[name]
-            return benchmark
+            return importlib.import_module(f"benchmarks.{module}").BENCHMARKS[name]
     raise UserError(f"no benchmark is named {name!r}; choose from {KNOWN}")
 
 

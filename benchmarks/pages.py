@@ -47,8 +47,7 @@ class Page(NamedTuple):
 
 def load(name: str) -> Page:
     """Return a page by name."""
-    page: Page = importlib.import_module(f"benchmarks.{PAGES[name]}").PAGE
-    return page
+    return importlib.import_module(f"benchmarks.{PAGES[name]}").PAGE
 
 
 def read(block: Block, figures: Path = FIGURES) -> list[Figures] | None:

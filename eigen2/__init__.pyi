@@ -20,7 +20,7 @@ from .market.data.universe import Universe as Universe
 from .market.datamodule import MarketDataModule as MarketDataModule
 from .market.simulation.account import AccountRules as AccountRules
 from .market.simulation.environment import TradingEnvironment as TradingEnvironment
-from .market.simulation.environment import TradingRules as TradingRules
+from .market.simulation.rules import TradingRules as TradingRules
 from .market.synthetic.generator import SyntheticMarket as SyntheticMarket
 from .runtime.checkpoint import ChampionCheckpoint as ChampionCheckpoint
 from .runtime.checkpoint import DurableCheckpointIO as DurableCheckpointIO

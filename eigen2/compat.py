@@ -124,8 +124,7 @@ def reshape_fresh(out: Tensor, shape: tuple[int, ...]) -> Tensor:
     """Reshape a new tensor without marking it as a view for autograd, so that it can be modified in place."""
     from torch import ops
 
-    shaped: Tensor = ops.aten._unsafe_view.default(out, shape)
-    return shaped
+    return ops.aten._unsafe_view.default(out, shape)
 
 
 def replace_parameter(module: Module, name: str, value: Tensor) -> None:
@@ -144,8 +143,7 @@ def intercept(handle: Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]) -> 
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             return handle(func, args, kwargs or {})
 
-    mode: AbstractContextManager[Any] = Intercept()  # type: ignore[no-untyped-call]
-    return mode
+    return Intercept()  # type: ignore[no-untyped-call]
 
 
 def watch_results(callback: Callable[[Tensor], None]) -> AbstractContextManager[Any]:
@@ -186,8 +184,7 @@ def compile_graph(module: GraphModule, inputs: list[Tensor]) -> Callable[..., An
     """
     import torch._inductor
 
-    compiled: Callable[..., Any] = torch._inductor.compile(module, inputs, {"cpp_wrapper": True})
-    return compiled
+    return torch._inductor.compile(module, inputs, {"cpp_wrapper": True})
 
 
 def compiler_cache() -> str:

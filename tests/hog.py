@@ -31,6 +31,6 @@ class NoBudget(Callback):
     """Switches off every `MemoryBudget` of the run."""
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        for callback in trainer.callbacks:  # type: ignore[attr-defined]
+        for callback in trainer.callbacks:
             if isinstance(callback, MemoryBudget):
                 callback.stop_at = callback.warn_at = float("inf")

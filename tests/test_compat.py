@@ -31,10 +31,10 @@ def trainer() -> Trainer:
 def check_script_launcher() -> None:
     started: list[str] = []
     environment = SimpleNamespace(validate_settings=lambda **sizes: None, creates_processes_externally=False)
-    launcher = compat.script_launcher(environment, 2, 1)  # type: ignore[arg-type]
-    theirs = type(launcher).__mro__[1].launch  # type: ignore[attr-defined]
+    launcher = compat.script_launcher(environment, 2, 1)
+    theirs = type(launcher).__mro__[1].launch
     assert {"_call_children_scripts", "procs"} <= {*theirs.__code__.co_names}
-    launcher._call_children_scripts = lambda: started.append("children")  # type: ignore[method-assign]
+    launcher._call_children_scripts = lambda: started.append("children")
     launcher.launch(started.append, "function")
     assert started == ["children", "function"]
 
@@ -193,7 +193,7 @@ def test_a_private_name_still_does_what_it_is_used_for(check: Callable[[], None]
 
 def test_a_name_that_is_gone_is_named() -> None:
     with pytest.raises(AttributeError, match="SimpleNamespace has no _last_global_step_saved any more"):
-        compat.forget_last_save(SimpleNamespace())  # type: ignore[arg-type]
+        compat.forget_last_save(SimpleNamespace())
 
 
 def test_processes_that_do_not_end_are_killed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -146,7 +146,7 @@ def matrix_products(module: ERLModule, data: ControlDataModule) -> Row:
     with FlopCounterMode(display=False) as counter:
         for number in range(delay):
             losses = module.learner.losses(module.population, batch, module.learner.trains_actor(number))
-            (losses.actor + losses.critic).sum().backward()  # type: ignore[no-untyped-call]
+            (losses.actor + losses.critic).sum().backward()
     return {"operations_gflop": counter.get_total_flops() / delay / 1e9, "matrix_gflops_per_s": rate / 1e9}
 
 
@@ -178,7 +178,7 @@ def sb3_run(duel: Duel, seed: int, steps: int, folder: Path) -> Row:
 
     def act(observation: dict[str, Tensor]) -> Tensor:
         action, _ = agent.predict(observation["state"][0].numpy(), deterministic=True)
-        low, high = env.action_space.low, env.action_space.high  # type: ignore[attr-defined]
+        low, high = env.action_space.low, env.action_space.high
         return torch.from_numpy(2 * (action - low) / (high - low) - 1)[None]
 
     return {"return": mean_return(duel, act), "steps_per_s": steps / seconds, "cpu_ms": 1e3 * used / steps}

@@ -46,7 +46,7 @@ class Cost(Callback):
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Time every hook of the profiler."""
-        callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
+        callbacks: list[Callback] = trainer.callbacks
         (self.profiler,) = (callback for callback in callbacks if isinstance(callback, MemoryProfiler))
         for name in HOOKS:
             setattr(self.profiler, name, self._timed(getattr(self.profiler, name)))

@@ -163,8 +163,7 @@ def expected_parents(children: int, agents: int, world: int) -> float:
 
 def _line(sizes: Sequence[float], values: Sequence[float]) -> np.ndarray:
     """Return constant and slope of a least-squares line, neither below 0."""
-    fitted: np.ndarray = nnls(np.column_stack([np.ones(len(sizes)), sizes]), values)[0]
-    return fitted
+    return nnls(np.column_stack([np.ones(len(sizes)), sizes]), values)[0]
 
 
 def _fit_messages(measured: Sequence[Mapping[str, Any]]) -> tuple[float, float]:

@@ -19,7 +19,7 @@ def seconds_of(run: Callable[[], object]) -> float:
 
 
 def _finish_queued() -> None:
-    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]  # synchronizing an unused GPU would allocate memory on it
+    if torch.cuda.is_initialized():  # synchronizing an unused GPU would allocate memory on it
         torch.cuda.synchronize()
 
 

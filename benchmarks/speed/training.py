@@ -38,7 +38,7 @@ def population_step(
     def run() -> None:
         for batch in batches or map(full.batch, slots):
             losses = full.module.learner.losses(population, batch)
-            ((losses.actor + losses.critic).sum() / len(slots)).backward()  # type: ignore[no-untyped-call]
+            ((losses.actor + losses.critic).sum() / len(slots)).backward()
         clip_and_check(population, settings["max_grad_norm"])
         step(population, optimizer.step)
         update_targets(population, settings["tau"])
@@ -68,7 +68,7 @@ class PlainAgent:
                 target = target + batch.discount * torch.where(batch.terminated[self.row], 0.0, next_value)
         critic_loss = (self.critic(inputs, batch.action[self.row]) - target).square().mean()
         assert batch.outcomes is not None
-        error = (self.critic.forecast(inputs) - batch.outcomes[self.row]).square().nanmean()  # type: ignore[operator]
+        error = (self.critic.forecast(inputs) - batch.outcomes[self.row]).square().nanmean()
         critic_loss = critic_loss + self.learner.forecast_weight * error
         (weight * critic_loss).backward(inputs=list(self.critic.parameters()))
         action = self.actor(inputs)

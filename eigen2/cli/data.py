@@ -1,7 +1,5 @@
 """`python -m eigen2.cli data`: inspect or prepare price files, look for what can be learned, generate a market."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any, Literal

@@ -40,8 +40,7 @@ class _Perceptron(nn.Module):
         seen = x
         for layer in hidden:
             x = layer(x).relu_()
-        out: Tensor = last(_beside(x, seen) if self.skip else x)
-        return out
+        return last(_beside(x, seen) if self.skip else x)
 
 
 def _flatten(values: Tensor, shape: Sequence[int]) -> Tensor:

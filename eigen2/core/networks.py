@@ -160,8 +160,7 @@ class StackedNetwork:
             parts = [_map_tensors(value, lambda part: part[0] if len(part) == 1 < agents else part) for value in inputs]
             try:
                 run = torch.func.vmap(partial(self._call, function), in_dims=(0, *axes))
-                vectorised: Tensor = run(weights, *parts)
-                return vectorised
+                return run(weights, *parts)
             except RuntimeError as error:
                 message = str(error)
                 cannot = "Batching rule not implemented" in message or message.startswith("vmap:")

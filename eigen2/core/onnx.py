@@ -24,8 +24,7 @@ class _Positional(nn.Module):
         self.network, self.names = network, names
 
     def forward(self, *inputs: Tensor) -> Tensor:
-        action: Tensor = self.network(dict(zip(self.names, inputs, strict=True)))
-        return action
+        return self.network(dict(zip(self.names, inputs, strict=True)))
 
 
 def write_onnx(actor: nn.Module, sizes: Sizes, file: str | Path) -> Path:

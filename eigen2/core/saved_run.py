@@ -34,8 +34,7 @@ def saved_run(checkpoint: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return what eigen2 saved about the run that wrote a checkpoint; raise a UserError if eigen2 did not write it."""
     if "eigen2" not in checkpoint:
         raise UserError("the checkpoint was not written by eigen2; give one that was, or none")
-    saved: Mapping[str, Any] = checkpoint["eigen2"]
-    return saved
+    return checkpoint["eigen2"]
 
 
 @contextmanager

@@ -110,8 +110,7 @@ class PopulationStrategy(DDPStrategy):
             dist.broadcast(length, src)
             content = content if self.global_rank == src else torch.empty(int(length), dtype=torch.uint8)
             dist.broadcast(content, src)
-        shared: Plain = json.loads(bytes(content.tolist()))
-        return shared
+        return json.loads(bytes(content.tolist()))
 
     def reduce(self, tensor: Any, group: Any = None, reduce_op: Any = "mean") -> Any:
         """Reduce a tensor over all processes, through the CPU's memory."""

@@ -50,8 +50,7 @@ class ObservationCodec(ABC):
 
     def values(self, network: nn.Module, observation: UInt8[Tensor, "batch ..."]) -> Float[Tensor, "batch actions"]:
         """Return a network's values of all actions, by which to choose one."""
-        values: Tensor = network(observation).float()
-        return values
+        return network(observation).float()
 
     def augment(self, batch: Batch, rng: np.random.Generator) -> Batch:
         """Return transitions that are as true, such as mirrored ones; here the same."""

@@ -88,7 +88,7 @@ class ERLModule(PopulationModule):
         learners: int | None = None,
         representation: Literal["own", "shared"] = "own",
         compile: bool = False,
-        learner: Learner = DDPG(),  # noqa: B008 - read, never changed
+        learner: Learner = DDPG(),
         evolution: Sequence[Operator] | None = (Elitism(), TournamentCrossover(), MagnitudeMutation()),
         actor: Callable[[Sizes], nn.Module] | None = None,
         critic: Callable[[Sizes], nn.Module] | None = None,

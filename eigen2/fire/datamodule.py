@@ -216,8 +216,7 @@ class FuelBreakDataModule(DQNDataModule):
         if self.region is None:
             return [*range(count)]
         available = len(self._tiles(split))
-        numbers: list[int] = np.linspace(0, available - 1, min(count, available)).round().astype(int).tolist()
-        return numbers
+        return np.linspace(0, available - 1, min(count, available)).round().astype(int).tolist()
 
     def _tiles(self, split: Split) -> list[Landscape]:
         assert self.region is not None
@@ -369,8 +368,7 @@ class FuelBreakDataModule(DQNDataModule):
 
     def config(self) -> dict[str, Any]:
         """Return the arguments it was made with, as the group `data` of a configuration file."""
-        arguments: dict[str, Any] = to_config(self._settings)
-        return arguments
+        return to_config(self._settings)
 
     def settings(self) -> dict[str, Any]:
         """Return everything about the data that determines results, as plain values; rasters as a hash."""

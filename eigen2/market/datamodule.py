@@ -22,11 +22,18 @@ from eigen2.files import Folder
 from eigen2.market.data.cache import PriceSource, load_panel, remapped, source_table
 from eigen2.market.data.checks import survivors_line
 from eigen2.market.data.frames import frame_prices
-from eigen2.market.data.panel import FeatureScale, MarketPanel, build_panel, window_starts
+from eigen2.market.data.panel import FeatureScale, MarketPanel, build_panel
 from eigen2.market.data.panel_rows import MEMBER, check_known, describe_barred, describe_members
 from eigen2.market.data.sample import sample_path
 from eigen2.market.data.source import check_features
-from eigen2.market.data.splits import ENOUGH_DAYS, default_days, describe_days, require_unused, require_window
+from eigen2.market.data.splits import (
+    ENOUGH_DAYS,
+    default_days,
+    describe_days,
+    require_unused,
+    require_window,
+    window_starts,
+)
 from eigen2.market.data.universe import Universe, read_membership, resolve
 from eigen2.market.evaluation.backtest import Market, backtest, write
 from eigen2.market.evaluation.champion_record import named_trades, write_champion
@@ -129,10 +136,10 @@ class MarketDataModule(RolloutDataModule):
         replay_min_size: int = 10_000,
         batch_size: int = 8,
         credit: Literal["order", "close"] = "order",
-        rules: TradingRules = TradingRules(),  # noqa: B008 - read, never changed
-        account: AccountRules = AccountRules(),  # noqa: B008 - read, never changed
+        rules: TradingRules = TradingRules(),
+        account: AccountRules = AccountRules(),
         cache_dir: str | None = None,
-        investable: Universe = Universe(),  # noqa: B008 - read, never changed
+        investable: Universe = Universe(),
         benchmark: str | None = None,
         indicators: list[str] = [],  # noqa: B006 - read, never changed
         features: list[str] = [],  # noqa: B006 - read, never changed

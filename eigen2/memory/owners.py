@@ -1,7 +1,5 @@
 """Count the bytes of each owner: every array and tensor it holds, each storage once, mapped files apart."""
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass
@@ -100,8 +98,7 @@ def account(owners: Mapping[str, object], files: MappedFiles | None = None) -> d
     mapped = (files or MappedFiles()).count(spans, edges)
 
     def total(sizes: np.ndarray) -> list[int]:
-        held: list[int] = np.bincount(holder + 1, sizes, len(values) + 1)[1:].astype(np.int64).tolist()
-        return held
+        return np.bincount(holder + 1, sizes, len(values) + 1)[1:].astype(np.int64).tolist()
 
     plain = [value if isinstance(value, int) else 0 for value in values]
     parts = total(np.diff(edges) - gpu - mapped), total(mapped), total(gpu)

@@ -169,7 +169,7 @@ def _libc_function(name: str, result: Any, *arguments: Any) -> Callable[..., Any
     except (AttributeError, OSError, TypeError):  # musl, macOS and old glibc lack the symbol
         return None
     function.restype, function.argtypes = result, arguments
-    return function  # type: ignore[no-any-return]
+    return function
 
 
 def _over_gpus(query: Callable[[int], int]) -> int:

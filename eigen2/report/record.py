@@ -160,8 +160,7 @@ def _json(path: Path, schema: dict[str, Any]) -> dict[str, Any] | None:
         jsonschema.validate(content, schema)
         return content
 
-    content: dict[str, Any] | None = _read(path, read)
-    return content
+    return _read(path, read)
 
 
 def _validation(path: Path) -> pd.DataFrame | None:

@@ -86,7 +86,7 @@ def _distribution(name: str, entry: object) -> BaseDistribution:
         raise UserError(f"{name}: {_short(error, 120).replace('`', '')}") from error
     if distribution.high != values["high"]:
         raise UserError(f"{name}: no step of {values['step']} from {distribution.low} reaches high {values['high']}")
-    return distribution  # type: ignore[no-any-return]
+    return distribution
 
 
 def _number(name: str, value: object) -> int | float:

@@ -25,7 +25,7 @@ class PhasedModule(LightningModule):
     def phase(self, name: str) -> None:
         if self.work is not None and not self.trainer.sanity_checking:
             self.work(name, self.current_epoch)
-        for callback in self.trainer.callbacks if self.announce else ():  # type: ignore[attr-defined]
+        for callback in self.trainer.callbacks if self.announce else ():
             if hasattr(callback, "on_phase_end"):
                 callback.on_phase_end(self.trainer, self, name)
 
@@ -55,7 +55,7 @@ class PhasedModule(LightningModule):
 
 def loader() -> DataLoader[Tensor]:
     """Return a loader of two batches; Lightning takes a plain list for two loaders."""
-    return DataLoader(torch.zeros(2, 1), batch_size=1)  # type: ignore[arg-type]
+    return DataLoader(torch.zeros(2, 1), batch_size=1)
 
 
 def run_fit(

@@ -15,7 +15,7 @@ import torch
 from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.loggers import TensorBoardLogger
-from tensorboard.backend.event_processing.event_accumulator import (  # type: ignore[import-untyped]
+from tensorboard.backend.event_processing.event_accumulator import (
     EventAccumulator,
 )
 

@@ -13,7 +13,7 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 from matplotlib.figure import Figure
 from PIL import Image
-from tensorboard.backend.event_processing.event_accumulator import (  # type: ignore[import-untyped]
+from tensorboard.backend.event_processing.event_accumulator import (
     EventAccumulator,
 )
 
@@ -107,7 +107,7 @@ def test_a_figure_is_freed_with_and_without_automatic_collection(enabled: bool) 
     try:
         for size in (0, 12_000):
             (gc.enable if enabled else gc.disable)()
-            young = [[] for _ in range(size)]  # type: ignore[var-annotated]
+            young = [[] for _ in range(size)]
             draw_lines(range(2), {f"line {index}": [0.0, 1.0] for index in range(8)})
             assert gc.isenabled() is enabled
             assert not [each for each in gc.get_objects() if type(each) is Figure]

@@ -72,8 +72,7 @@ def alone(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, A
 def result_of(*options: str) -> dict[str, Any]:
     """Test the run's last checkpoint, and return the results."""
     main(["test", "--ckpt_path", "run/checkpoints/last.ckpt", "--report=false", *options])
-    summary: dict[str, Any] = json.loads(Path("run/test/summary.json").read_text())
-    return summary
+    return json.loads(Path("run/test/summary.json").read_text())
 
 
 def test_rasters_replace_all_of_the_fit() -> None:
@@ -139,7 +138,7 @@ def test_a_checkpoint_runs_no_code_but_eigen2s(copied: Path, capsys: pytest.Capt
             {"class_path": "eigen2.cli.__main__.main"},
             [{"class_path": "eigen2.erl.evolution.Elitism", "init_args": {"share": {"class_path": "foreign.Share"}}}],
         ):
-            tamper(lambda config, value=value: config["model"].update(actor=value))  # type: ignore[misc]
+            tamper(lambda config, value=value: config["model"].update(actor=value))
             line = refused(capsys, "test", "--ckpt_path=run/checkpoints/last.ckpt")
             assert "model.actor of the checkpoint's fit is" in line
             assert line.endswith("if you trust that, give --config run/config.yaml")

@@ -44,7 +44,7 @@ class Count(gymnasium.Env[np.ndarray, np.ndarray]):
 class Pictures(Count):
     """Shows a dictionary of arrays."""
 
-    observation_space = spaces.Dict({"a": spaces.Box(0, 1, (2, 3)), "b": spaces.Discrete(4)})  # type: ignore[assignment]
+    observation_space = spaces.Dict({"a": spaces.Box(0, 1, (2, 3)), "b": spaces.Discrete(4)})
 
     def reset(self, **options: Any) -> Any:
         super().reset(**options)
@@ -60,7 +60,7 @@ class Unbounded(Count):
 
 
 class Sequences(Count):
-    observation_space = spaces.Sequence(spaces.Discrete(2))  # type: ignore[assignment]
+    observation_space = spaces.Sequence(spaces.Discrete(2))
 
 
 for name, kind, limit in (

@@ -15,7 +15,7 @@ SEEDS = {"seeds": [5, 6, 7]}
 
 
 def made(agents: int = 2, windows: int = 3, env_id: str = "tests/Count-v0", **options: object) -> ControlEnvironment:
-    return ControlEnvironment(env_id, agents, windows, **options)  # type: ignore[arg-type]
+    return ControlEnvironment(env_id, agents, windows, **options)
 
 
 @pytest.mark.parametrize("env_id", ["Pendulum-v1", "MountainCarContinuous-v0"])
@@ -74,7 +74,7 @@ def test_a_copy_that_ended_rests_and_nothing_resets_by_itself() -> None:
     assert observation["state"][:, 0, 1].tolist() == [4.0, 3.0]
     assert reward.tolist() == [[0.0], [0.0]]
     assert not truncated.any()
-    assert [copy.unwrapped.resets for copy in env.copies] == [1, 1]  # type: ignore[attr-defined]
+    assert [copy.unwrapped.resets for copy in env.copies] == [1, 1]
     assert env.get_episode_summary()["steps"].tolist() == [2, 3]
 
 

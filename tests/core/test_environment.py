@@ -167,7 +167,7 @@ def test_what_an_agent_sees_of_a_world_it_broke_is_not_stored(poison: float) -> 
         return observation, *rest
 
     buffer = uneven_buffer(env, 20)
-    env.step = broken  # type: ignore[method-assign]
+    env.step = broken
     play(env, lambda seen: torch.zeros(2, 2, 1), {}, buffer)
     assert len(buffer) == 12 - 2
     assert all(values.isfinite().all() for values in buffer.gather(torch.arange(10)).values())

@@ -14,8 +14,7 @@ SMALL = st.tuples(st.integers(0, 3), st.sampled_from(list(Role)), st.integers(0,
 
 
 def draw(address: tuple[int, Role, int, int]) -> list[int]:
-    numbers: list[int] = generator(*address).integers(2**63, size=4).tolist()
-    return numbers
+    return generator(*address).integers(2**63, size=4).tolist()
 
 
 @given(st.one_of(ADDRESSES, SMALL), st.one_of(ADDRESSES, SMALL))

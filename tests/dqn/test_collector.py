@@ -16,8 +16,7 @@ from tests.fire.conftest import flat
 
 
 def learned(before: Info, after: Info, rewards: np.ndarray) -> np.ndarray:
-    changed: np.ndarray = rewards + 3 * before["burned"] - after["burned"]
-    return changed
+    return rewards + 3 * before["burned"] - after["burned"]
 
 
 Step = dict[str, Any]

@@ -81,8 +81,7 @@ class ProbeActor(nn.Module):
         self.layers = nn.Sequential(nn.Linear(1, hidden), nn.Tanh(), nn.Linear(hidden, 1), nn.Tanh())
 
     def forward(self, inputs: Inputs) -> Tensor:
-        action: Tensor = self.layers(inputs["x"])
-        return action
+        return self.layers(inputs["x"])
 
 
 class ProbeCritic(nn.Module):
@@ -94,8 +93,7 @@ class ProbeCritic(nn.Module):
         self.layers = nn.Sequential(first, nn.Tanh(), second, nn.Tanh(), last)
 
     def forward(self, inputs: Inputs, action: Tensor) -> Tensor:
-        value: Tensor = self.layers(torch.cat([inputs["x"], action], dim=-1))[..., 0]
-        return value
+        return self.layers(torch.cat([inputs["x"], action], dim=-1))[..., 0]
 
 
 class ProbeRollouts(RolloutDataModule):

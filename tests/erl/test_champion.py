@@ -36,7 +36,7 @@ class ScriptedEnvironment(ProbeEnvironment):
     def step(self, action: Tensor) -> tuple[Observation, Tensor, Tensor, Tensor, dict[str, Any]]:
         self.played += self.steps == 0
         observation, _, *ends = super().step(action)
-        return observation, self.script[self.played][:, None] + self.luck, *ends  # type: ignore[return-value]
+        return observation, self.script[self.played][:, None] + self.luck, *ends
 
 
 class ScriptedRollouts(ProbeRollouts):

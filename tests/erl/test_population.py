@@ -34,8 +34,7 @@ class Mixed(nn.Module):
 
     def forward(self, inputs: Inputs, action: Tensor) -> Tensor:
         hidden = torch.relu(self.norm(self.first(torch.cat([inputs["market"], inputs["own"], action], -1))))
-        value: Tensor = (hidden * self.scale).sum(-1)
-        return value
+        return (hidden * self.scale).sum(-1)
 
 
 class Layer(Linear):
@@ -48,8 +47,7 @@ class Convolution(nn.Module):
         self.layers = nn.Sequential(nn.Conv1d(2, 3, 2), nn.ReLU(), nn.Flatten(), nn.Dropout(0.9), nn.Linear(9, 2))
 
     def forward(self, series: Tensor) -> Tensor:
-        output: Tensor = self.layers(series)
-        return output
+        return self.layers(series)
 
 
 class Recurrent(nn.Module):
@@ -58,8 +56,7 @@ class Recurrent(nn.Module):
         self.lstm, self.head = nn.LSTM(2, 4, batch_first=True), nn.Linear(4, 2)
 
     def forward(self, series: Tensor) -> Tensor:
-        output: Tensor = self.head(self.lstm(series)[0][:, -1])
-        return output
+        return self.head(self.lstm(series)[0][:, -1])
 
 
 class Tied(nn.Module):
@@ -69,8 +66,7 @@ class Tied(nn.Module):
         self.second.weight = self.first.weight
 
     def forward(self, x: Tensor) -> Tensor:
-        output: Tensor = self.second(torch.tanh(self.first(x)))
-        return output
+        return self.second(torch.tanh(self.first(x)))
 
 
 def normal(*shape: int, seed: int = 0) -> Tensor:
@@ -206,8 +202,7 @@ class Attention(nn.Module):
         self.layer = nn.TransformerEncoderLayer(4, 2, 8, dropout=0.0, batch_first=True)
 
     def forward(self, steps: Tensor) -> Tensor:
-        value: Tensor = self.layer(steps).sum((1, 2))
-        return value
+        return self.layer(steps).sum((1, 2))
 
 
 class Branching(nn.Module):
@@ -218,8 +213,7 @@ class Branching(nn.Module):
         self.weight = nn.Parameter(torch.ones(4))
 
     def forward(self, steps: Tensor) -> Tensor:
-        value: Tensor = steps.sum(1) @ self.weight * (2.0 if self.weight.sum() > 0 else 1.0)
-        return value
+        return steps.sum(1) @ self.weight * (2.0 if self.weight.sum() > 0 else 1.0)
 
 
 @pytest.mark.parametrize("make", [Attention, Branching])
@@ -270,7 +264,7 @@ def test_building_leaves_the_global_generators_alone_even_if_it_fails() -> None:
         raise ValueError("broken")
 
     def states() -> list[Any]:
-        return [torch.get_rng_state().tolist(), np.random.get_state()[1].tolist(), random.getstate()]  # type: ignore[index]  # noqa: NPY002
+        return [torch.get_rng_state().tolist(), np.random.get_state()[1].tolist(), random.getstate()]  # noqa: NPY002
 
     before = states()
     make_population()

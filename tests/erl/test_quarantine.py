@@ -101,7 +101,7 @@ class Silent(Callback):
 
             return actions
 
-        module.population.policy = broken  # type: ignore[method-assign]
+        module.population.policy = broken
 
 
 class Steps(Callback):

@@ -84,8 +84,7 @@ def printed(*options: str) -> dict[str, Any]:
     said = io.StringIO()
     with redirect_stdout(said), pytest.raises(SystemExit):
         main(["fit", *options, "--print_config"])
-    config: dict[str, Any] = yaml.safe_load(said.getvalue())
-    return config
+    return yaml.safe_load(said.getvalue())
 
 
 def every_key(configs: list[Path]) -> list[tuple[dict[str, Any], Key]]:

@@ -46,7 +46,7 @@ def limit(module: type[LightningModule]) -> None:
         left -= 1
         start(self)
 
-    module.on_train_epoch_start = begin  # type: ignore[method-assign]
+    module.on_train_epoch_start = begin
 
 
 def prepare() -> None:

@@ -19,8 +19,7 @@ def recorded(folder: Path, out: Path, cases: list[str]) -> Digests:
     """Record the digests of the checkout in a folder."""
     words = [sys.executable, "-m", "tests.golden.record", str(out), *cases]
     subprocess.run(words, cwd=folder, env=os.environ | {"PYTHONPATH": str(folder)}, check=True)
-    found: Digests = json.loads(out.read_text())
-    return found
+    return json.loads(out.read_text())
 
 
 def differences(before: Digests, after: Digests) -> list[str]:

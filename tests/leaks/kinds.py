@@ -124,7 +124,7 @@ def a_figure(kept: list[Any]) -> None:
 
 def a_handler(kept: list[Any]) -> None:
     handler = logging.NullHandler()
-    handler.buffer = bytearray(SIZE)  # type: ignore[attr-defined]
+    handler.buffer = bytearray(SIZE)
     logging.getLogger("tests.leaks").addHandler(handler)
     kept.append(None)
 

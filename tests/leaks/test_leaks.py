@@ -165,7 +165,7 @@ class Keeping:
 
 def leak_with_a_trace_that_keeps() -> tuple[Leak | None, list[str]]:
     kept: list[np.ndarray] = []
-    leaks.Tracer = Keeping  # type: ignore[assignment, misc]
+    leaks.Tracer = Keeping
     watch = follow(
         lambda generation, phase: phase == "train" and generation >= 4 and kept.append(np.ones(50_000)), 32, traces=3
     )

@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from eigen2.market.data.panel import FEATURES, FeatureScale
+from eigen2.market.data.panel import FeatureScale
+from eigen2.market.features.indicators import FEATURES
 
 
 def plain_scale(tickers: tuple[str, ...], indicators: tuple[str, ...] = ()) -> FeatureScale:

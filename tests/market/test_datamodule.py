@@ -19,14 +19,15 @@ from eigen2.core.replay import transition_fields
 from eigen2.distributed.communicator import Communicator
 from eigen2.errors import UserError
 from eigen2.market import datamodule as rollouts
-from eigen2.market.data.panel import MarketPanel, Splits, window_starts
+from eigen2.market.data.panel import MarketPanel
+from eigen2.market.data.splits import Splits, window_starts
 from eigen2.market.data.universe import Universe
 from eigen2.market.datamodule import MarketDataModule
 from eigen2.market.networks.columns import TradeModel
+from eigen2.market.simulation.account import AccountRules
 from eigen2.market.simulation.base import window_options
-from eigen2.market.simulation.environment import AccountRules, TradingRules
 from eigen2.market.simulation.portfolio import make_environment
-from eigen2.market.simulation.rules import CLOSE_REASONS
+from eigen2.market.simulation.rules import CLOSE_REASONS, TradingRules
 from eigen2.market.synthetic.generator import SyntheticMarket
 from eigen2.memory.owners import account
 from tests.market.panels import plain_scale

@@ -22,8 +22,7 @@ class Fault(TypedDict):
 
 def read_faults() -> list[Fault]:
     """Return the faults of faults.json."""
-    faults: list[Fault] = json.loads((Path(__file__).parent / "faults.json").read_text())
-    return faults
+    return json.loads((Path(__file__).parent / "faults.json").read_text())
 
 
 def caught(fault: Fault, root: Path) -> bool:

@@ -72,7 +72,7 @@ def test_the_newest_of_each_name_are_kept(tmp_path: Path) -> None:
     for name in ("best", "last", "last", "last", "last"):
         upload(store, checkpoint(tmp_path, "a", f"{name}.ckpt"))
     assert [path.split("/")[2][:6] for path in bucket.objects()] == ["000001", "000004", "000005"]
-    bucket.rm_file = failing(1, "bucket/a/run-001/000004-last.ckpt")  # type: ignore[method-assign]
+    bucket.rm_file = failing(1, "bucket/a/run-001/000004-last.ckpt")
     with checkpoint(tmp_path, "a").open("rb") as file:
         warning = store.upload(file, "last.ckpt")
     assert warning == "older checkpoints cannot be deleted (OSError, Input/output error)"
@@ -121,7 +121,7 @@ def test_an_answer_that_cannot_be_read_costs_one_checkpoint(error: type[Exceptio
             raise error(SECRET)  # as of a size of 1e999, or JSON nested a thousand deep
         return whole(path, *args, **options)
 
-    bucket.open = opened  # type: ignore[method-assign]
+    bucket.open = opened
     warned = str(newest(bucket.checkpoints(), tmp_path))
     assert warned.startswith(f"a cloud: bucket/a/run-001/000002-last.ckpt is damaged ({error.__name__})")
     assert SECRET not in warned
@@ -134,8 +134,8 @@ def test_a_damaged_checkpoint_is_reported_and_the_one_before_is_used(damage: str
         upload(bucket.checkpoints(resumed=True), checkpoint(tmp_path, text))
     first, victim, _ = sorted(bucket.store)
     if damage == "gone":  # after it was listed
-        bucket.open = lambda path, *args, **options: (  # type: ignore[method-assign]
-            MemoryFileSystem.open(bucket, "bucket/gone" if path in victim else path, *args, **options)
+        bucket.open = lambda path, *args, **options: MemoryFileSystem.open(
+            bucket, "bucket/gone" if path in victim else path, *args, **options
         )
     elif damage == "short":
         bucket.store[victim].truncate(10)

@@ -179,7 +179,7 @@ def bucket_of(folder: Path) -> DirFileSystem:
 
 def cloud_fails(folder: Path, bucket: Path, fails: int, lasting: bool) -> None:
     """Let a process's disk fail, with a bucket elsewhere; 0 fails nothing, and leaves the count of calls as it is."""
-    uploader.connect = lambda place: bucket_of(bucket)  # type: ignore[attr-defined]
+    uploader.connect = lambda place: bucket_of(bucket)
     if fails:
         failing(folder, fails, lasting)()
 

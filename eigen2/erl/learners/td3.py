@@ -42,8 +42,7 @@ class TwinCritic(nn.Module):
     def first_value(self, inputs: Inputs, action: Tensor) -> Tensor:
         """Return the first critic's value."""
         critic, own = next(self._each(inputs))
-        value: Tensor = critic(own, action)
-        return value
+        return critic(own, action)
 
     def _each(self, inputs: Inputs) -> Iterator[tuple[Any, Inputs]]:
         """Yield each critic with its part of the inputs."""

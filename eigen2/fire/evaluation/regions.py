@@ -85,8 +85,7 @@ class Plan:
     def weights(self) -> Float64[np.ndarray, " winds"]:
         """Return the weights of the winds, which sum to 1."""
         weights = np.array([wind.weight for wind in self.winds])
-        shares: Float64[np.ndarray, " winds"] = weights / weights.sum()
-        return shares
+        return weights / weights.sum()
 
 
 class Tile(NamedTuple):

@@ -232,5 +232,4 @@ def _ask(python: str, file: Path, request: Mapping[str, Any], alive: IO[str]) ->
     reply = file.with_suffix(".json")
     np.savez(file, **request)
     _run(python, str(file), str(reply), stdin=alive)
-    found: dict[str, list[int]] = json.loads(reply.read_text(encoding="utf-8"))
-    return found
+    return json.loads(reply.read_text(encoding="utf-8"))

@@ -19,8 +19,7 @@ Placement = Callable[[FireModel, int, np.random.Generator], list[int]]
 
 def random(model: FireModel, budget: int, rng: np.random.Generator) -> list[int]:
     """Choose random cells."""
-    cells: list[int] = rng.permutation(np.flatnonzero(model.burnable))[:budget].tolist()
-    return cells
+    return rng.permutation(np.flatnonzero(model.burnable))[:budget].tolist()
 
 
 def domirank(model: FireModel, budget: int, rng: np.random.Generator) -> list[int]:
@@ -118,12 +117,10 @@ def domirank_scores(adjacency: sparse.csr_array, sigma: float) -> Float64[np.nda
         return np.zeros(nodes)
     scaled = adjacency * (sigma / -lowest)
     system = (scaled + sparse.eye_array(nodes)).tocsc()
-    scores: Float64[np.ndarray, " nodes"] = linalg.spsolve(system, scaled.sum(1))
-    return scores
+    return linalg.spsolve(system, scaled.sum(1))
 
 
 def _highest(model: FireModel, scores: NDArray[np.generic], count: int) -> list[int]:
     """Return the burning cells of the highest scores; of equal ones, the first."""
     order = np.argsort(-np.where(model.burnable, scores, -np.inf), kind="stable")
-    cells: list[int] = order[: min(count, int(model.burnable.sum()))].tolist()
-    return cells
+    return order[: min(count, int(model.burnable.sum()))].tolist()

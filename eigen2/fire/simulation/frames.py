@@ -77,15 +77,13 @@ class Frames(ObservationCodec):
 
     def allowed(self, observation: UInt8[Tensor, "batch planes rows columns"]) -> Bool[Tensor, "batch cells"]:
         """Return the cells that may become breaks."""
-        mask: Tensor = action_mask(observation)
-        return mask
+        return action_mask(observation)
 
     def values(
         self, network: nn.Module, observation: UInt8[Tensor, "batch planes rows columns"]
     ) -> Float[Tensor, "batch cells"]:
         """Return the `symmetric_values` of a network."""
-        values: Tensor = symmetric_values(network, observation)
-        return values
+        return symmetric_values(network, observation)
 
     def augment(self, batch: Batch, rng: np.random.Generator) -> Batch:
         """Turn and mirror all maps in the same random way: fire spreads on a turned landscape as on the landscape."""

@@ -1,7 +1,5 @@
 """Cache the panel, and arrays that depend on it, in files that all processes map."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import logging
@@ -24,8 +22,9 @@ from eigen2.errors import is_shortage
 from eigen2.files import Folder, writing
 from eigen2.market.data.checks import PRICES
 from eigen2.market.data.files import require_file
-from eigen2.market.data.panel import FeatureScale, MarketPanel, Splits, build_panel
+from eigen2.market.data.panel import FeatureScale, MarketPanel, build_panel
 from eigen2.market.data.source import BYTES_PER_ROW, read_prices
+from eigen2.market.data.splits import Splits
 from eigen2.market.data.universe import read_membership
 from eigen2.market.synthetic.generator import SyntheticMarket
 from eigen2.memory.limits import require_room
@@ -215,8 +214,7 @@ def _open_cache(folder: Path) -> MarketPanel | None:
 
 
 def _mapped(file: Path) -> np.ndarray:
-    array: np.ndarray = np.load(file, mmap_mode="c", allow_pickle=False)
-    return array
+    return np.load(file, mmap_mode="c", allow_pickle=False)
 
 
 def _write_file(file: Path, write: Callable[[Path], object]) -> None:

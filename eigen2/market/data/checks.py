@@ -1,7 +1,5 @@
 """Describe what distorts results on a table: splits not adjusted, closes alone adjusted, tickers that died missing."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 

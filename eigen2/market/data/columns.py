@@ -1,7 +1,5 @@
 """Columns of price files, parsed: local times, tickers and numbers, and a mask of the cells that cannot be read."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial

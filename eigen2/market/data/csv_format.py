@@ -1,7 +1,5 @@
 """How text files write numbers and dates: given, or guessed from the first lines."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

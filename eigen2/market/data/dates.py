@@ -1,7 +1,5 @@
 """Dates of price files: their format, the times of day, and the day of another zone's midnight."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -120,8 +118,7 @@ def _eastern_hours(stamps: Int64[np.ndarray, " stamps"], where: str) -> float:
             f"{where} has bars of {clock[0]}, a midnight of another zone, and of {clock[1]}, which is none: write the "
             "local date of every market"
         )
-    shift: float = (DAY_SECONDS - min(midnights)) / HOUR_SECONDS
-    return shift
+    return (DAY_SECONDS - min(midnights)) / HOUR_SECONDS
 
 
 def times_of_day(column: pa.Array) -> Stamps:
@@ -199,8 +196,7 @@ def _parse(text: pd.Series, form: str) -> Stamps:
 
 
 def _days(text: pd.Series, form: str) -> Stamps:
-    days: Stamps = pd.to_datetime(text, format=form, errors="coerce").to_numpy("datetime64[s]")
-    return days
+    return pd.to_datetime(text, format=form, errors="coerce").to_numpy("datetime64[s]")
 
 
 def _times(text: pd.Series) -> Stamps:
@@ -210,5 +206,4 @@ def _times(text: pd.Series) -> Stamps:
     hours, minutes, seconds = (pd.to_numeric(parts[part]).fillna(0).to_numpy(np.int64) for part in range(3))
     half = parts[3].to_numpy(object)
     hours = np.where(half == "P", hours % 12 + 12, np.where(half == "A", hours % 12, hours))
-    times: Stamps = ((hours * 60 + minutes) * 60 + seconds).astype("timedelta64[s]")
-    return times
+    return ((hours * 60 + minutes) * 60 + seconds).astype("timedelta64[s]")

@@ -1,7 +1,5 @@
 """Price files, text, Excel or Parquet: their header, and their columns read in batches and parsed."""
 
-from __future__ import annotations
-
 import os
 import re
 import zlib
@@ -66,7 +64,7 @@ class PriceFile:
         UserError: when the file is missing, empty, damaged or of another format, or expands further than prices do.
     """
 
-    def __init__(self, path: str | Path, form: CsvFormat = CsvFormat()) -> None:  # noqa: B008 - read, never changed
+    def __init__(self, path: str | Path, form: CsvFormat = CsvFormat()) -> None:
         self.path = require_file(path)
         self.where = repr(str(self.path))
         require_room(f"reading {self.where} takes {THREADS} threads", THREADS, THREAD_BYTES, "free memory")

@@ -1,7 +1,5 @@
 """Daily prices from a DataFrame, in the forms that users of pandas have."""
 
-from __future__ import annotations
-
 import logging
 import re
 from collections.abc import Sequence

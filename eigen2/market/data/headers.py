@@ -1,7 +1,5 @@
 """Headers of price files: the names of columns, in one row or two, and the spellings that mean the same."""
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Sequence

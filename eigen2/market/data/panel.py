@@ -18,11 +18,9 @@ from eigen2.errors import UserError
 from eigen2.market.data.checks import PRICES, check_ticker, repair_lines, steps_line
 from eigen2.market.data.panel_rows import PanelRows, member_days, select_rows, some
 from eigen2.market.data.source import PRICE_COLUMNS, VALUES, check_features, check_finite, usable_prices
-from eigen2.market.data.splits import Splits, window_starts
+from eigen2.market.data.splits import Splits
 from eigen2.market.features.indicators import FEATURES, indicator_features, ticker_features
 from eigen2.memory.limits import require_room
-
-__all__ = ["FEATURES", "FeatureScale", "MarketPanel", "Splits", "build_panel", "window_starts"]
 
 log = logging.getLogger(__name__)
 

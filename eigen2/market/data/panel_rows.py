@@ -1,7 +1,5 @@
 """Select the rows of a price table that make the panel."""
 
-from __future__ import annotations
-
 import difflib
 import logging
 from collections.abc import Iterable, Sequence
@@ -88,8 +86,7 @@ def _usable(prices_long: pd.DataFrame, of_indicator: Bool[np.ndarray, " rows"]) 
     if partial := np.sum(~whole & ~missing & ~of_indicator):
         why = "the others are missing, not above 0, or a high below a low"
         log.warning("%d of %d rows count for some of their prices: %s", partial, len(missing), why)
-    usable: Bool[np.ndarray, " rows"] = ~missing
-    return usable
+    return ~missing
 
 
 def _kept_days(
@@ -109,22 +106,17 @@ def _kept_days(
         why = "fewer than 10 % of at least 10 listed tickers traded"
         numbers = (np.sum(stray), rows[stray].sum(), dates[stray.argmax()], why)
         log.warning("%d stray days left out with %d rows, first %s: %s", *numbers)
-    kept: Bool[np.ndarray, " days"] = (rows > 0) & ~stray
-    return kept
+    return (rows > 0) & ~stray
 
 
 def members(prices: Float32[np.ndarray, "days columns bars"]) -> Bool[np.ndarray, "days columns"]:
     """Return the days on which each column may be opened, see `MarketPanel.prices`; all without membership."""
-    known: Bool[np.ndarray, "days columns"] = (
-        prices[..., MEMBER] > 0 if prices.shape[-1] > MEMBER else np.ones(prices.shape[:2], np.bool_)
-    )
-    return known
+    return prices[..., MEMBER] > 0 if prices.shape[-1] > MEMBER else np.ones(prices.shape[:2], np.bool_)
 
 
 def orderable(prices: Float32[np.ndarray, "days columns bars"]) -> Bool[np.ndarray, "days columns"]:
     """Return the days on which each column may be ordered: it may be opened, and has a close."""
-    found: Bool[np.ndarray, "days columns"] = members(prices) & (prices[..., 3] > 0)
-    return found
+    return members(prices) & (prices[..., 3] > 0)
 
 
 def describe_members(prices: Float32[np.ndarray, "days columns bars"]) -> str:

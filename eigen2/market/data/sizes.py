@@ -1,7 +1,5 @@
 """Bound what a price file expands to, so that a few kilobytes cannot ask for hours or for all memory."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from gzip import GzipFile
 from pathlib import Path

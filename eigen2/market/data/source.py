@@ -1,7 +1,5 @@
 """The long table of daily prices: one row per (date, ticker), read from Parquet, CSV or Excel."""
 
-from __future__ import annotations
-
 import datetime
 import logging
 import shlex

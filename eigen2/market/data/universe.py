@@ -1,7 +1,5 @@
 """Choose the columns of a panel that agents may buy, and the days on which they may."""
 
-from __future__ import annotations
-
 import logging
 from dataclasses import dataclass
 from pathlib import Path

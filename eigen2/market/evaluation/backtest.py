@@ -203,7 +203,7 @@ class Backtest:
     def summary(self) -> dict[str, Any]:
         """Return all results as plain values, None for NaN."""
         first, last = str(self.dates[1])[:10], str(self.dates[-1])[:10]
-        summary: dict[str, Any] = _nan_to_none(
+        return _nan_to_none(
             {
                 "days": {"first": first, "last": last, "count": len(self.dates) - 1},
                 "champion_generation": self.generation,
@@ -223,7 +223,6 @@ class Backtest:
                 "random_returns": np.sort(total_return(self.simulations["random"].equity)).tolist(),
             }
         )
-        return summary
 
     def scalars(self) -> dict[str, float]:
         """Return the results to log, by full name."""

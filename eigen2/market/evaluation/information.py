@@ -28,21 +28,18 @@ def rank_ic(scores: Scores, returns: Scores) -> Daily:
     known = np.isfinite(scores) & np.isfinite(returns)
     first, second = (_centred_ranks(np.where(known, each, np.nan)) for each in (scores, returns))
     scale = np.sqrt((first**2).sum(1) * (second**2).sum(1))
-    correlation: np.ndarray = np.where(scale > 0, (first * second).sum(1) / np.where(scale > 0, scale, 1), np.nan)
-    return correlation
+    return np.where(scale > 0, (first * second).sum(1) / np.where(scale > 0, scale, 1), np.nan)
 
 
 def _centred_ranks(values: Scores) -> Scores:
     """Return the rank of each value among those of its day less their mean; 0 for NaN."""
     ranks = pd.DataFrame(values).rank(axis=1)
-    centred: np.ndarray = ranks.sub(ranks.mean(axis=1), axis=0).fillna(0).to_numpy()
-    return centred
+    return ranks.sub(ranks.mean(axis=1), axis=0).fillna(0).to_numpy()
 
 
 def forward_returns(prices: Prices, rules: TradingRules, horizon: int) -> Scores:
     """Return what a position ordered on each day earns until the close `horizon` days later, see `relative_returns`."""
-    returns: Scores = relative_returns(prices, replace(rules, mode="orders", max_holding_days=horizon))
-    return returns
+    return relative_returns(prices, replace(rules, mode="orders", max_holding_days=horizon))
 
 
 @dataclass(frozen=True)
@@ -57,8 +54,7 @@ class Information:
     @property
     def known(self) -> Daily:
         """Return the Rank IC of the days where it is known."""
-        known: Daily = self.daily[np.isfinite(self.daily)]
-        return known
+        return self.daily[np.isfinite(self.daily)]
 
     @property
     def mean(self) -> float:

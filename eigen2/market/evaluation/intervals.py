@@ -71,5 +71,4 @@ def stationary_days(days: int, series: int, generator: np.random.Generator, bloc
     is_start[:, 0] = True
     starts = generator.integers(days, size=(series, days))
     block = np.maximum.accumulate(np.where(is_start, positions, 0), axis=1)
-    resampled: np.ndarray = (np.take_along_axis(starts, block, 1) + positions - block) % days
-    return resampled
+    return (np.take_along_axis(starts, block, 1) + positions - block) % days

@@ -102,8 +102,7 @@ def luck(
     deviation = np.where(deviation > 0, deviation, 1)
     largest = ((chance - chance.mean(0)) / deviation).max(1)
     own = (means - chance.mean(0)) / deviation
-    p: np.ndarray = (1 + (largest[:, None] >= own).sum(0)) / (1 + len(chance))
-    return p
+    return (1 + (largest[:, None] >= own).sum(0)) / (1 + len(chance))
 
 
 def describe(findings: list[Finding], panel: MarketPanel, columns: int) -> str:

@@ -51,8 +51,7 @@ def annualised_return(equity: Series) -> PerAccount:
 def growth_beyond(returns: Curve, others: Curve) -> Curve:
     """Return daily log returns less another's, x 252."""
     own, other = (np.log(np.maximum(1 + each, RUIN)) for each in (returns, others))
-    growth: Curve = YEAR * (own - other)
-    return growth
+    return YEAR * (own - other)
 
 
 def sharpe_ratio(equity: Series) -> PerAccount:

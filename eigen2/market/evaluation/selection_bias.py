@@ -84,8 +84,7 @@ def overfitting_probability(returns: Float[np.ndarray, "days strategies"], block
     def sharpe(weights: np.ndarray) -> np.ndarray:
         mean = weights @ sums / counted
         deviation = np.sqrt(np.maximum(weights @ squares / counted - mean**2, 0))
-        ratio: np.ndarray = np.where(deviation > CONSTANT, mean / np.maximum(deviation, CONSTANT), 0.0)
-        return ratio
+        return np.where(deviation > CONSTANT, mean / np.maximum(deviation, CONSTANT), 0.0)
 
     best, outside = sharpe(chosen).argmax(1), sharpe(1 - chosen)
     chosen_sharpe = np.take_along_axis(outside, best[:, None], axis=1)

@@ -1,7 +1,5 @@
 """The nine features of one column, of prices or of an indicator series, by TA-Lib."""
 
-from __future__ import annotations
-
 import numpy as np
 import talib
 from jaxtyping import Float

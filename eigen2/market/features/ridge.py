@@ -60,8 +60,7 @@ class Ridge:
 def mean_over(values: Float[np.ndarray, "days columns *rest"], counted: np.ndarray) -> np.ndarray:
     """Return each day's mean over the columns that count, (days, 1, *rest); 0 where none do."""
     weights = counted.reshape(*counted.shape, *[1] * (values.ndim - 2))
-    mean: np.ndarray = (values * weights).sum(1, keepdims=True) / weights.sum(1, keepdims=True).clip(1)
-    return mean
+    return (values * weights).sum(1, keepdims=True) / weights.sum(1, keepdims=True).clip(1)
 
 
 def fit_ridge(describe: Describe, returns: Returns, spans: Sequence[range], purged: int) -> Ridge:
@@ -108,7 +107,7 @@ def _block_products(
     both = np.concatenate([rows, np.nan_to_num(returns)[..., None]], axis=-1) * known
     both -= known * (both.sum(1, keepdims=True) / known.sum(1, keepdims=True).clip(1))
     flat = both.reshape(-1, both.shape[-1])
-    return np.matmul(flat.T, flat)  # type: ignore[no-any-return]
+    return np.matmul(flat.T, flat)
 
 
 def _sum(products: Iterable[np.ndarray], width: int) -> Float[np.ndarray, "numbers numbers"]:

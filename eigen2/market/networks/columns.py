@@ -163,8 +163,7 @@ class _ColumnTrunk(nn.Module):
         """Return tokens (batch, columns, hidden)."""
         own: Tensor = self.position(position, described).relu_()
         others = self.context(own.sum(-2) / own.shape[-2]).unsqueeze(-2)
-        tokens: Tensor = self.mix(own).add_(others).relu_()
-        return tokens
+        return self.mix(own).add_(others).relu_()
 
 
 def _ridge_layer(sizes: Sizes, weights: list[float]) -> Linear | None:
@@ -204,8 +203,7 @@ class ColumnNetwork(nn.Module):
     def tokens(self, inputs: Inputs, position: Tensor) -> Tensor:
         """Return tokens that depend on all columns, (batch, columns, hidden)."""
         described = inputs[DESCRIBED] if DESCRIBED in inputs else self.describe(inputs)
-        tokens: Tensor = self.trunk(described, inputs, position)
-        return tokens
+        return self.trunk(described, inputs, position)
 
 
 class ColumnActor(ColumnNetwork):
@@ -250,8 +248,7 @@ class _DayTrunk(nn.Module):
         """Return tokens (batch, columns, hidden)."""
         own = torch.relu(described)
         others = self.context(own.sum(-2) / own.shape[-2]).unsqueeze(-2)
-        tokens: Tensor = self.mix(own).add_(others)
-        return tokens
+        return self.mix(own).add_(others)
 
 
 class DayColumnActor(ColumnActor):
@@ -272,8 +269,7 @@ class DayColumnActor(ColumnActor):
 
     def tokens(self, inputs: Inputs, position: Tensor) -> Tensor:
         """Return tokens (batch, columns, hidden)."""
-        tokens: Tensor = self.position(position, self.trunk(self.describe(inputs))).relu_()
-        return tokens
+        return self.position(position, self.trunk(self.describe(inputs))).relu_()
 
 
 class ColumnCritic(ColumnNetwork):

@@ -73,8 +73,7 @@ class DilatedConvolutions(nn.Module):
             both = pairs(series)
             late = both[..., both.shape[-1] // 2 :]
             series = late + functional.glu(layer(both), dim=-1)
-        tokens: Tensor = self.token(series[..., 0, :])
-        return tokens
+        return self.token(series[..., 0, :])
 
 
 class MarketSequence(nn.Module):
@@ -129,8 +128,7 @@ class MarketSequence(nn.Module):
         market = torch.cat([(attention @ states)[:, 0], last], dim=-1)
         own = columns.index_select(2, inputs["investable"])
         attended = (attention.to(own.dtype) @ own.flatten(2)).view_as(own[:, 0])
-        tokens: Tensor = self.token(torch.cat([own[:, -1], attended], dim=-1)) + self.vector(market)[:, None]
-        return tokens
+        return self.token(torch.cat([own[:, -1], attended], dim=-1)) + self.vector(market)[:, None]
 
 
 class _Trunk(nn.Module):
@@ -146,8 +144,7 @@ class _Trunk(nn.Module):
     def forward(self, described: Tensor, inputs: Inputs, position: Tensor) -> Tensor:
         """Return tokens that depend on all columns, (batch, columns, hidden)."""
         own = torch.relu(described + self.position(position) + self.market(inputs["market"])[:, None])
-        tokens: Tensor = torch.relu(self.mix(own) + self.context(own.mean(1))[:, None])
-        return tokens
+        return torch.relu(self.mix(own) + self.context(own.mean(1))[:, None])
 
 
 class _WindowNetwork(ColumnNetwork):
@@ -158,8 +155,7 @@ class _WindowNetwork(ColumnNetwork):
 
     def describe(self, inputs: Inputs) -> Tensor:
         """Return the part of each token that depends only on the day, (batch, columns, hidden)."""
-        described: Tensor = self.describer(inputs)
-        return described
+        return self.describer(inputs)
 
 
 class _ConvolutionNetwork(_WindowNetwork):
@@ -182,8 +178,7 @@ class _CnnLstmNetwork(_WindowNetwork):
         # a population puts an agent's weights into this module only for a call, so the backward pass needs them here
         weights: dict[str, Tensor] = dict(self.describer.named_parameters())
         call = partial(torch.func.functional_call, self.describer, weights)
-        described: Tensor = checkpoint(call, (inputs,), use_reentrant=False, preserve_rng_state=False)
-        return described
+        return checkpoint(call, (inputs,), use_reentrant=False, preserve_rng_state=False)
 
 
 class ConvolutionActor(_ConvolutionNetwork, ColumnActor):

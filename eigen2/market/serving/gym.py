@@ -15,9 +15,9 @@ from jaxtyping import Float32
 from eigen2.core.config import from_settings
 from eigen2.errors import UserError, require_range
 from eigen2.market.data.cache import load_panel
-from eigen2.market.data.panel import MarketPanel, window_starts
+from eigen2.market.data.panel import MarketPanel
 from eigen2.market.data.sample import sample_path
-from eigen2.market.data.splits import default_days
+from eigen2.market.data.splits import default_days, window_starts
 from eigen2.market.data.universe import Universe, resolve
 from eigen2.market.features.averages import CLIP
 from eigen2.market.features.encoding import AverageEncoder

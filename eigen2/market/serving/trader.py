@@ -14,13 +14,15 @@ from eigen2.core.export import ExportedChampion, load
 from eigen2.core.saved_run import altered_as_user_error
 from eigen2.errors import UserError, require_range
 from eigen2.market.data.frames import frame_prices
-from eigen2.market.data.panel import FeatureScale, Splits, build_panel
+from eigen2.market.data.panel import FeatureScale, build_panel
 from eigen2.market.data.source import read_prices
+from eigen2.market.data.splits import Splits
 from eigen2.market.data.universe import read_membership
 from eigen2.market.features.encoding import MarketEncoder
 from eigen2.market.serving.orders import write_orders
+from eigen2.market.simulation.account import AccountRules
 from eigen2.market.simulation.base import EpisodeSettings
-from eigen2.market.simulation.environment import AccountRules, TradingRules
+from eigen2.market.simulation.rules import TradingRules
 from eigen2.market.simulation.simulate import hide_window_end
 
 log = logging.getLogger(__name__)

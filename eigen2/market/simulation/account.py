@@ -95,8 +95,7 @@ class AccountRules:
     def extra_commission(self, value: np.ndarray, trading: TradingRules) -> np.ndarray:
         """Return what the commission on trades of some values is short of `min_commission`, in money; 0 for `DUST`."""
         traded, commission = value > DUST * self.initial_cash, trading.cost_bps / 10_000 * value
-        extra: np.ndarray = traded * (self.min_commission - commission).clip(min=0)
-        return extra
+        return traded * (self.min_commission - commission).clip(min=0)
 
 
 class Accounts:
@@ -143,14 +142,12 @@ class Accounts:
 
     def cash_share(self) -> Float[np.ndarray, " accounts"]:
         """Return cash as a share of the equity; 0 of ruined accounts."""
-        share: np.ndarray = np.divide(self.cash, self.equity, out=np.zeros_like(self.cash), where=~self.ruined)
-        return share
+        return np.divide(self.cash, self.equity, out=np.zeros_like(self.cash), where=~self.ruined)
 
     def room(self) -> Float[np.ndarray, " accounts"]:
         """Return the share of the equity that `max_leverage` leaves for orders; 0 of ruined accounts."""
         used = np.divide(self.exposure, self.equity, out=np.full_like(self.cash, np.inf), where=~self.ruined)
-        left: np.ndarray = (self.rules.max_leverage - used).clip(min=0)
-        return left
+        return (self.rules.max_leverage - used).clip(min=0)
 
     def stakes(
         self,
@@ -196,8 +193,7 @@ class Accounts:
         share = price.astype(np.float64) * (1 + side * self.side_cost)
         money = np.floor(stakes * equity / share + SHARE_TOLERANCE) * share
         fills = (stakes > 0) & (money >= self.rules.min_order * equity)
-        filled: np.ndarray = np.divide(money, equity, out=np.zeros_like(stakes), where=fills)
-        return filled
+        return np.divide(money, equity, out=np.zeros_like(stakes), where=fills)
 
     def accrue(self) -> None:
         """Add a day's interest on cash, and take the fee on short positions, from the last close to the next day."""
@@ -274,8 +270,7 @@ class Accounts:
 
     def cash_flow(self, shares: Float[np.ndarray, " some"], price: Float[np.ndarray, " some"]) -> np.ndarray:
         """Return the cash that comes in when shares are bought, or sold where negative, without `extra_commission`."""
-        flow: np.ndarray = -price * (shares + self.side_cost * np.abs(shares))
-        return flow
+        return -price * (shares + self.side_cost * np.abs(shares))
 
     def mark(self, last_close: Float[np.ndarray, "windows columns"]) -> None:
         """Value what is held at the last valid closes of each window; accounts are in the order (agents, windows)."""

@@ -65,32 +65,27 @@ def final_closes(
 
 def may_open(bars: Float32[np.ndarray, "5 ..."]) -> Bool[np.ndarray, "..."]:
     """Return where a position may be opened: the column is a member and has a close."""
-    allowed: np.ndarray = bars[LEAST_SIZE] == 1
-    return allowed
+    return bars[LEAST_SIZE] == 1
 
 
 def has_close(bars: Float32[np.ndarray, "5 ..."]) -> Bool[np.ndarray, "..."]:
     """Return where a column has a close on the day itself."""
-    found: np.ndarray = np.isfinite(bars[LEAST_SIZE])
-    return found
+    return np.isfinite(bars[LEAST_SIZE])
 
 
 def halted(bars: Float32[np.ndarray, "5 ..."]) -> Bool[np.ndarray, "..."]:
     """Return where a column has no close, but has not stopped trading for good."""
-    found: np.ndarray = np.isinf(bars[LEAST_SIZE])
-    return found
+    return np.isinf(bars[LEAST_SIZE])
 
 
 def delisted(bars: Float32[np.ndarray, "5 ..."]) -> Bool[np.ndarray, "..."]:
     """Return where a column has stopped trading for good; nowhere if `market_table` marks no delistings."""
-    found: np.ndarray = np.isnan(bars[LEAST_SIZE])
-    return found
+    return np.isnan(bars[LEAST_SIZE])
 
 
 def can_close(bars: Float32[np.ndarray, "5 ..."]) -> Bool[np.ndarray, "..."]:
     """Return where positions can be closed: where a column has an open or a close, or has stopped trading for good."""
-    found: np.ndarray = (bars[OPEN] > 0) | ~halted(bars)
-    return found
+    return (bars[OPEN] > 0) | ~halted(bars)
 
 
 def exit_prices(
@@ -120,13 +115,11 @@ def tie_breaks(prices: Float32[np.ndarray, "days columns bars"]) -> Int16[np.nda
         bits = (bits ^ (bits >> 16)) * np.uint32(factor)
         bits ^= bits >> shift
     traded = np.isfinite(prices[..., 3]) & (prices[..., 3] > 0)
-    draws: np.ndarray = np.where(traded, (bits >> 17).astype(np.int16), np.int16(-1))
-    return draws
+    return np.where(traded, (bits >> 17).astype(np.int16), np.int16(-1))
 
 
 def last_valid(close: Float[np.ndarray, "days columns"]) -> Float[np.ndarray, "days columns"]:
     """Return each column's last close above 0 up to each day; 0 before its first."""
     valid = np.where(close > 0, np.arange(len(close))[:, None], -1)
     day = np.maximum.accumulate(valid, axis=0)
-    filled: np.ndarray = np.where(day >= 0, np.take_along_axis(close, day.clip(0), axis=0), close.dtype.type(0))
-    return filled
+    return np.where(day >= 0, np.take_along_axis(close, day.clip(0), axis=0), close.dtype.type(0))

@@ -32,8 +32,6 @@ from eigen2.market.simulation.base import MAX_OBSERVED, MONEY_FIELDS, MarketEnvi
 from eigen2.market.simulation.events import NO_CLOSES, NO_FILLS, ClosedPositions, OpenedPositions
 from eigen2.market.simulation.rules import CLOSE_REASONS, TradingRules
 
-__all__ = ["LEVELS", "AccountRules", "TradingEnvironment", "TradingRules"]
-
 LEVELS = 255  # steps up to the largest take-profit and, without short sales, the largest coefficient, in observations
 MOST_HELD = 255  # days in observations; only a column without prices keeps a position longer than it may be
 MAX_GAIN_PCT = 1e30  # bound of realised gains, as the loss of a short sale is unbounded
@@ -111,7 +109,7 @@ class TradingEnvironment(MarketEnvironment):
         windows: int = 1,
         device: torch.device | str = "cpu",
         credit_orders: bool = False,
-        account: AccountRules = AccountRules(),  # noqa: B008 - read, never changed
+        account: AccountRules = AccountRules(),
         capacity: Capacity = None,
     ) -> None:
         super().__init__(prices, rules, agents, windows, device, account, capacity)
@@ -264,8 +262,7 @@ class TradingEnvironment(MarketEnvironment):
         held = self._held_days.nonzero()[0]
         coefficient = actions.detach().to("cpu", torch.float32).numpy().reshape(-1, 2)[held, 0]
         priced = has_close(previous_bars).take(held % previous_bars[0].size)
-        exits: np.ndarray = held[priced & (self._side[held] * coefficient < 1)]
-        return exits
+        return held[priced & (self._side[held] * coefficient < 1)]
 
     def _closing_cells(self, last_day: bool, exits: Int[np.ndarray, " exits"]) -> Int[np.ndarray, " closed"]:
         """Return the cells whose positions close today."""
@@ -335,8 +332,7 @@ class TradingEnvironment(MarketEnvironment):
         closes = self._market[day.clip(0), CLOSE, column[:, None]].astype(np.float64)
         value = (closes * (ago <= charged[:, None])).sum(1)
         brought = np.abs(self._entry[cell]).astype(np.float64) * (1 - self.rules.side_cost)
-        fees: np.ndarray = (self._side[cell] < 0) * (self._borrow_fee_pct / YEAR) * value / brought
-        return fees
+        return (self._side[cell] < 0) * (self._borrow_fee_pct / YEAR) * value / brought
 
     def _rewards_if_kept(self, cell: Int[np.ndarray, " closed"]) -> Float64[np.ndarray, " closed"]:
         """Return the rewards of positions that are sold at their targets, after all days allowed or with the window."""

@@ -86,8 +86,7 @@ def momentum(prices: Prices, rules: TradingRules) -> Policy:
 
 def of_orderable(scores: Float[np.ndarray, "days columns"], prices: Prices) -> Float[np.ndarray, "days columns"]:
     """Return scores, NaN on days on which a column cannot be ordered."""
-    own: np.ndarray = np.where(orderable(prices), scores, np.nan)
-    return own
+    return np.where(orderable(prices), scores, np.nan)
 
 
 def order_by_score(score: Float[np.ndarray, "days columns"], rules: TradingRules) -> Policy:

@@ -43,7 +43,7 @@ class PortfolioEnvironment(MarketEnvironment):
         agents: int,
         windows: int = 1,
         device: torch.device | str = "cpu",
-        account: AccountRules = AccountRules(),  # noqa: B008 - read, never changed
+        account: AccountRules = AccountRules(),
         capacity: Capacity = None,
     ) -> None:
         if (cost := rules.side_cost * account.max_leverage) >= 1:
@@ -112,8 +112,7 @@ class PortfolioEnvironment(MarketEnvironment):
         """Return the target weights of scores; 0 where they are not numbers."""
         tradable = torch.from_numpy(may_open(bars))
         score = action.detach().to("cpu", torch.float64)[..., 0].clamp(-1, 1)
-        weights: np.ndarray = self.rules.target_weights(score, tradable).nan_to_num(0).numpy()
-        return weights
+        return self.rules.target_weights(score, tradable).nan_to_num(0).numpy()
 
     def _rebalance(
         self,
@@ -149,7 +148,7 @@ def make_environment(
     agents: int,
     windows: int = 1,
     device: torch.device | str = "cpu",
-    account: AccountRules = AccountRules(),  # noqa: B008 - read, never changed
+    account: AccountRules = AccountRules(),
     capacity: Capacity = None,
     credit_orders: bool = False,
 ) -> MarketEnvironment:

@@ -32,5 +32,4 @@ def relative_returns(prices: Prices, rules: TradingRules) -> Float[np.ndarray, "
     returns[~orderable(prices)] = np.nan
     known = np.isfinite(returns)
     mean = np.where(known, returns, 0).sum(1) / known.sum(1).clip(1)
-    relative: np.ndarray = returns - mean[:, None]
-    return relative
+    return returns - mean[:, None]

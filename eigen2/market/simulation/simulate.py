@@ -66,8 +66,7 @@ class Simulation:
     @property
     def returns(self) -> Float[np.ndarray, " returns"]:
         """Return the daily returns, the mean of the accounts."""
-        mean: np.ndarray = performance.daily_returns(self.equity).mean(0)
-        return mean
+        return performance.daily_returns(self.equity).mean(0)
 
     def measures(self) -> dict[str, float]:
         """Return the means over the accounts of measures of `performance`, and of the trades."""

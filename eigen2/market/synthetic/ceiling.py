@@ -12,9 +12,11 @@ from jaxtyping import Float, Float32
 from torch import Tensor
 
 from eigen2.errors import UserError, require_range
+from eigen2.market.simulation.account import AccountRules
 from eigen2.market.simulation.base import window_options
-from eigen2.market.simulation.environment import AccountRules, TradingEnvironment, TradingRules
+from eigen2.market.simulation.environment import TradingEnvironment
 from eigen2.market.simulation.policies import CLOSE, OPEN, momentum_pct, order_largest
+from eigen2.market.simulation.rules import TradingRules
 from eigen2.market.simulation.simulate import Policy, play_days
 from eigen2.market.synthetic.generator import SyntheticMarket
 
@@ -77,7 +79,7 @@ class Ceiling:
 def ceiling(
     market: SyntheticMarket,
     rules: TradingRules,
-    account: AccountRules = AccountRules(),  # noqa: B008 - read, never changed
+    account: AccountRules = AccountRules(),
     *,
     trading_days: int = 125,
     settlement_days: int = 20,

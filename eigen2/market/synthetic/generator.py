@@ -1,7 +1,5 @@
 """A synthetic market with a known signal: prices driven by a hidden drift that persists for a while."""
 
-from __future__ import annotations
-
 import datetime
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -124,8 +122,7 @@ class SyntheticMarket:
     @property
     def last_day(self) -> datetime.date:
         """Return the date of the last day."""
-        last: datetime.date = np.busday_offset(FIRST_DAY, self.days - 1).astype(object)
-        return last
+        return np.busday_offset(FIRST_DAY, self.days - 1).astype(object)
 
     def blocks(self, columns_per_block: int = COLUMNS_PER_BLOCK) -> Iterator[pd.DataFrame]:
         """Draw the market a few columns (1 or more) at a time; a UserError if prices leave the float32 range."""

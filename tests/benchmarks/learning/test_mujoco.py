@@ -95,7 +95,7 @@ def test_arms_differ_in_nothing_but_what_they_say() -> None:
         "accumulate",
     }
     for benchmark in BENCHMARKS.values():
-        arms: dict[str, mujoco.Arm] = benchmark.measure.args[0]  # type: ignore[attr-defined]
+        arms: dict[str, mujoco.Arm] = benchmark.measure.args[0]
         made = {name: make(arm, {}) for name, arm in arms.items()}
         alone = [name for name in made if name.endswith("alone")]
         for module, data in [made[name] for name in alone]:

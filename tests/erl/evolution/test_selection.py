@@ -270,9 +270,9 @@ def test_a_row_changes_in_place_alone() -> None:
         def apply(
             self, agent: AgentRows, parents: AgentRows, context: EvolutionContext, generator: np.random.Generator
         ) -> None:
-            agent["actor"] *= 2  # type: ignore[index]
+            agent["actor"] *= 2
             if self.share:
-                agent["actor"] = agent["actor"] * 2  # type: ignore[index]
+                agent["actor"] = agent["actor"] * 2
 
     for share, rows in ((0.0, torch.ones(2, 3)), (0.5, torch.ones(2, 3))):
         child = Child(1, Own(share), (0,))

@@ -112,7 +112,7 @@ def test_losses_and_gradients_are_those_worked_out_by_hand() -> None:
     torch.testing.assert_close(result.actor, torch.tensor([-(2 + 4) / 2, -(0.25 - 1) / 2]))
     torch.testing.assert_close(result.action_saturation, torch.tensor([0.5, 0.5]))
     assert [part.requires_grad for part in result] == [True, True, False, False]
-    (result.actor + result.critic).sum().backward()  # type: ignore[no-untyped-call]
+    (result.actor + result.critic).sum().backward()
     # d/dw of -mean(u x + v w x) = -v mean(x)
     torch.testing.assert_close(population.actor.grad, torch.tensor([[-2 * 1.5], [1 * -0.375]]))
     # d/d(u, v) of the mean square error: mean of 2 error (x, a); nothing of the actor's loss
@@ -151,7 +151,7 @@ def test_the_error_of_the_forecast_of_known_outcomes_is_added_by_hand(make_criti
     losses = DDPG(forecast_weight=0.5).losses(population, batch._replace(outcomes=outcomes))
     expected = critics * 0.5 * torch.tensor([(1 + 4 + 9) / 3, 0.0])
     torch.testing.assert_close(losses.critic - plain, expected)
-    losses.critic.sum().backward()  # type: ignore[no-untyped-call]
+    losses.critic.sum().backward()
     assert population.critic.grad is not None
     assert population.critic.grad.isfinite().all()
     without = DDPG(forecast_weight=0.0).losses(population, batch._replace(outcomes=outcomes)).critic
@@ -197,7 +197,7 @@ def backward(population: Population, batch: Batch) -> Tensor:
     """Compute the gradients, and return the actors' and critics' losses."""
     clear_gradients(population)
     result = DDPG(saturation_penalty=0.0).losses(population, batch)
-    (result.actor + result.critic).sum().backward()  # type: ignore[no-untyped-call]
+    (result.actor + result.critic).sum().backward()
     return torch.stack([result.actor, result.critic]).detach()
 
 

@@ -62,7 +62,7 @@ class OneTD3:
             loss = loss + torch.nn.functional.mse_loss(critic(seen, batch.action[agent]), wanted)
         gradient = torch.autograd.grad(-self.critics[0](seen, self.actor(seen)).mean(), list(self.actor.parameters()))
         self.critic_optimizer.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         self.critic_optimizer.step()
         if self.steps % self.delay:
             return
@@ -95,7 +95,7 @@ def test_a_population_trains_as_separate_agents_do(delay: int) -> None:
         actor = td3.trains_actor(number)
         assert actor == ((number + 1) % delay == 0)
         result = td3.losses(population, batch, actor)
-        (result.actor + result.critic).sum().backward()  # type: ignore[no-untyped-call]
+        (result.actor + result.critic).sum().backward()
         assert bool(clip_and_check(population, 1e9, torch.stack(result[:2]).detach()).all())
         step(population, optimizer.step, actor)
         if actor:
@@ -143,4 +143,4 @@ def test_named_by_its_class_alone_it_has_the_defaults_of_its_class() -> None:
 @pytest.mark.parametrize("settings", [{"policy_delay": 0}, {"target_noise": -0.1}, {"target_noise_clip": float("nan")}])
 def test_settings_outside_their_range_are_refused(settings: dict[str, float]) -> None:
     with pytest.raises(UserError, match=rf"model\.learner\.{next(iter(settings))} is"):
-        TD3(**settings)  # type: ignore[arg-type]
+        TD3(**settings)

@@ -13,7 +13,7 @@ import torch
 from matplotlib.figure import Figure
 from matplotlib.image import imread
 from PIL import Image
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator  # type: ignore[import-untyped]
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from eigen2.errors import UserError
 from eigen2.files import Folder

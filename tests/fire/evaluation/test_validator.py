@@ -111,8 +111,7 @@ def stuck(folder: Path) -> tuple[str, Path]:
 
 
 def burns(landscape: Landscape, count: int) -> list[int]:
-    cells: list[int] = np.flatnonzero(FireModel.of(landscape).burnable)[:count].tolist()
-    return cells
+    return np.flatnonzero(FireModel.of(landscape).burnable)[:count].tolist()
 
 
 def test_what_is_asked_and_what_is_made_of_the_reply(tmp_path: Path) -> None:
@@ -291,9 +290,9 @@ def northward(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
     names = ("pyretechnics", "pyretechnics.space_time_cube", "pyretechnics.eulerian_level_set")
     package, cube, level = (types.ModuleType(name) for name in names)
-    cube.SpaceTimeCube = Cube  # type: ignore[attr-defined]
-    level.SpreadState, level.spread_fire_with_phi_field = State, spread  # type: ignore[attr-defined]
-    package.eulerian_level_set = level  # type: ignore[attr-defined]
+    cube.SpaceTimeCube = Cube
+    level.SpreadState, level.spread_fire_with_phi_field = State, spread
+    package.eulerian_level_set = level
     for module in (package, cube, level):
         monkeypatch.setitem(sys.modules, module.__name__, module)
     return calls

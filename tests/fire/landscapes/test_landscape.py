@@ -66,7 +66,7 @@ def test_nobody_can_change_it() -> None:
         with pytest.raises(ValueError, match="read-only"):
             values[0, 0] = 1
     with pytest.raises(FrozenInstanceError):
-        land.cell_size = 1.0  # type: ignore[misc]
+        land.cell_size = 1.0
 
 
 @pytest.mark.parametrize(

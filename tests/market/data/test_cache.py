@@ -12,7 +12,8 @@ import pytest
 from eigen2.errors import UserError
 from eigen2.market.data import cache
 from eigen2.market.data.cache import load_panel
-from eigen2.market.data.panel import FEATURES, build_panel
+from eigen2.market.data.panel import build_panel
+from eigen2.market.features.indicators import FEATURES
 from tests.market.data.test_panel import PRICES, SIZES, TRAIN, assert_same, raw_features, spread
 
 NAMES = ("features.npy", "meta.json", "prices.npy", "valid.npy")

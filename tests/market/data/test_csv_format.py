@@ -52,7 +52,7 @@ def test_thousands_among_semicolons_and_tabs(tmp_path):
         assert read_row(path, form)[-2:] == numbers
 
 
-def read_row(path, form=CsvFormat()):  # noqa: B008
+def read_row(path, form=CsvFormat()):
     (rows,) = Input(path, form).batches()
     return rows.iloc[0, 2:].tolist()
 

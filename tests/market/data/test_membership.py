@@ -59,7 +59,7 @@ SPANS = (("S0000", 0, 90), ("S0000", 150, None), ("S0001", 175, None), ("S0002",
 
 
 def panel(**options: object) -> MarketPanel:
-    return build_panel(PRICES, **SIZES, membership=spans(*SPANS), **options)  # type: ignore[arg-type]
+    return build_panel(PRICES, **SIZES, membership=spans(*SPANS), **options)
 
 
 # The file

@@ -8,8 +8,9 @@ import pytest
 
 from eigen2.errors import UserError
 from eigen2.market.data.cache import load_panel
-from eigen2.market.data.panel import FEATURES, FeatureScale, MarketPanel, build_panel
+from eigen2.market.data.panel import FeatureScale, MarketPanel, build_panel
 from eigen2.market.data.source import COLUMNS, read_prices
+from eigen2.market.features.indicators import FEATURES
 from eigen2.market.synthetic.generator import SyntheticMarket
 from tests.market.data.test_files import write
 

@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 
 from eigen2.errors import UserError
 from eigen2.market.data.cache import load_panel
-from eigen2.market.data.panel import FEATURES, MarketPanel, Splits, build_panel
+from eigen2.market.data.panel import MarketPanel, build_panel
 from eigen2.market.data.panel_rows import select_rows
 from eigen2.market.data.source import LISTED_DAYS, PRICE_COLUMNS
-from eigen2.market.features.indicators import indicator_features, ticker_features
+from eigen2.market.data.splits import Splits
+from eigen2.market.features.indicators import FEATURES, indicator_features, ticker_features
 from eigen2.market.synthetic.generator import SyntheticMarket
 
 SHARED_DATA = Path(__file__).resolve().parents[3].parent / "shared" / "data"

@@ -13,8 +13,9 @@ from eigen2.errors import UserError
 from eigen2.market.data.cache import load_panel
 from eigen2.market.data.panel import FeatureScale, MarketPanel, build_panel
 from eigen2.market.features.encoding import AverageEncoder, MarketEncoder
+from eigen2.market.simulation.account import AccountRules
 from eigen2.market.simulation.base import EpisodeSettings
-from eigen2.market.simulation.environment import AccountRules, TradingRules
+from eigen2.market.simulation.rules import TradingRules
 from eigen2.market.synthetic.generator import SyntheticMarket
 
 DAYS, SHORT = 420, 300

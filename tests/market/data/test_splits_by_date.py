@@ -8,11 +8,11 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from eigen2.errors import UserError
-from eigen2.market.data.panel import Splits
 from eigen2.market.data.splits import (
     DEFAULT_DAYS,
     ENOUGH_DAYS,
     SHORT_DAYS,
+    Splits,
     default_days,
     require_window,
 )

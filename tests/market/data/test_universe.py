@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from jsonargparse import ArgumentError, ArgumentParser
 
 from eigen2.errors import UserError
-from eigen2.market.data.panel import MarketPanel, Splits, build_panel
+from eigen2.market.data.panel import MarketPanel, build_panel
 from eigen2.market.data.source import PRICE_COLUMNS, read_prices
+from eigen2.market.data.splits import Splits
 from eigen2.market.data.universe import Universe, resolve
 from eigen2.market.datamodule import MarketDataModule
 from eigen2.market.synthetic.generator import SyntheticMarket

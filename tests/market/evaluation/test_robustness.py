@@ -117,7 +117,7 @@ def looking(ahead: int) -> Callable[[MarketDataModule], Any]:
     def policy_of(data: MarketDataModule) -> Any:
         def policy(seen: dict[str, Tensor]) -> Tensor:
             day = np.minimum(seen["day"][0].numpy() + ahead, len(data.panel.dates) - 1)
-            rows = torch.from_numpy(data.encoder.rows(day)[..., 0]).float()  # type: ignore[attr-defined]
+            rows = torch.from_numpy(data.encoder.rows(day)[..., 0]).float()
             return torch.tanh(rows)[None, ..., None].expand(1, *rows.shape, data.eval_env.action_shape[-1])
 
         return policy

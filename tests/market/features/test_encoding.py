@@ -11,12 +11,15 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from eigen2.market.data.cache import load_panel
-from eigen2.market.data.panel import MarketPanel, Splits, build_panel
+from eigen2.market.data.panel import MarketPanel, build_panel
+from eigen2.market.data.splits import Splits
 from eigen2.market.features.averages import CLIP, column_groups, spans
 from eigen2.market.features.encoding import AverageEncoder, WindowEncoder
+from eigen2.market.simulation.account import AccountRules
 from eigen2.market.simulation.bars import tie_breaks
 from eigen2.market.simulation.base import EpisodeSettings, window_options
-from eigen2.market.simulation.environment import AccountRules, TradingEnvironment, TradingRules
+from eigen2.market.simulation.environment import TradingEnvironment
+from eigen2.market.simulation.rules import TradingRules
 from eigen2.market.synthetic.generator import SyntheticMarket
 from tests.market.panels import plain_scale
 
@@ -206,7 +209,7 @@ def test_a_table_that_cannot_be_written_is_in_memory(
     ours, right = (averages(which, [0, 2], 6).describe(days) for which in (panel, in_memory(panel)))
     assert all(torch.equal(a, b) for a, b in zip(ours, right, strict=True))
     assert ["No space left on device" in record.message for record in caplog.records] == [True, True]
-    assert sorted(path.name for path in panel.folder.iterdir() if "averages" in path.name) == []  # type: ignore[union-attr]
+    assert sorted(path.name for path in panel.folder.iterdir() if "averages" in path.name) == []
 
 
 def test_windows_are_looked_up_in_the_panel_itself() -> None:

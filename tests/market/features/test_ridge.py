@@ -11,9 +11,10 @@ from eigen2.market.data.panel import MarketPanel, build_panel
 from eigen2.market.data.source import LISTED_DAYS
 from eigen2.market.features.encoding import AverageEncoder
 from eigen2.market.features.ridge import FOLDS, PENALTIES, Ridge, fit_ridge
+from eigen2.market.simulation.account import AccountRules
 from eigen2.market.simulation.base import EpisodeSettings
-from eigen2.market.simulation.environment import AccountRules, TradingRules
 from eigen2.market.simulation.returns import relative_returns
+from eigen2.market.simulation.rules import TradingRules
 from eigen2.market.synthetic.generator import SyntheticMarket
 
 HELD, CONTEXT = 5, 8

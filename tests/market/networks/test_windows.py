@@ -79,8 +79,7 @@ def output(network: nn.Module, inputs: Inputs, action: Tensor | None = None) -> 
     asked: tuple[Tensor, ...] = ()
     if isinstance(network, ConvolutionCritic | CnnLstmCritic):
         asked = (random_action(dtype=inputs["panel"].dtype) if action is None else action,)
-    result: Tensor = network(inputs, *asked)
-    return result
+    return network(inputs, *asked)
 
 
 def difference(one: Tensor, other: Tensor) -> Tensor:
@@ -221,9 +220,9 @@ def gradients(network: nn.Module, result: Tensor) -> list[Tensor]:
 @every_network
 def test_a_description_follows_from_the_day_alone_and_is_used_if_given(name: str) -> None:
     network, inputs = random_network(name), random_inputs()
-    described = network.describe(inputs)  # type: ignore[operator]
+    described = network.describe(inputs)
     other = {**inputs, "portfolio": inputs["portfolio"] + 1, "market": inputs["market"] + 1}
-    assert network.describe(other).equal(described)  # type: ignore[operator]
+    assert network.describe(other).equal(described)
     torch.testing.assert_close(described[0], described[2])
     assert not torch.allclose(described[0], described[1])
     # the panel is not even looked at
@@ -308,7 +307,7 @@ def test_a_recomputed_network_keeps_nothing_and_has_the_same_gradients() -> None
     window = 8 * BATCH * CONTEXT * ALL * FEATURES
     for name in ("LSTM actor", "LSTM critic"):
         network = random_network(name)
-        direct, again = network.describer(inputs), network.describe(inputs)  # type: ignore[operator]
+        direct, again = network.describer(inputs), network.describe(inputs)
         assert again.equal(direct)
         describer = network.get_submodule("describer")
         for got, right in zip(gradients(describer, again), gradients(describer, direct), strict=True):
@@ -327,7 +326,7 @@ def test_half_precision(name: str) -> None:
     expected = output(network, inputs, action)
     with torch.autocast("cpu", torch.bfloat16):
         result = output(network, inputs, action)
-        described = network.describe(inputs)  # type: ignore[operator]
+        described = network.describe(inputs)
         torch.testing.assert_close(output(network, {**inputs, DESCRIBED: described}, action), result)
     torch.testing.assert_close(result.float(), expected, atol=0.02, rtol=0.02)
     full, half = (nn.utils.parameters_to_vector(gradients(network, each.float())) for each in (expected, result))

@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Float, Float32, Int16
 
 from eigen2.market.simulation.account import AccountRules
-from eigen2.market.simulation.environment import TradingRules
+from eigen2.market.simulation.rules import TradingRules
 
 OPEN, HIGH, LOW, CLOSE = range(4)
 STATISTICS = (

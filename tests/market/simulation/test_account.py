@@ -14,7 +14,8 @@ from eigen2.errors import UserError
 from eigen2.market.simulation.account import TRADE, AccountRecord, AccountRules, Accounts
 from eigen2.market.simulation.bars import tie_breaks
 from eigen2.market.simulation.base import window_options
-from eigen2.market.simulation.environment import TradingEnvironment, TradingRules
+from eigen2.market.simulation.environment import TradingEnvironment
+from eigen2.market.simulation.rules import TradingRules
 from tests.market.simulation.episodes import (
     NAN,
     Orders,

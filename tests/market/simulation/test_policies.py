@@ -12,7 +12,6 @@ from torch import Tensor
 
 from eigen2.errors import UserError
 from eigen2.market.simulation.account import AccountRules
-from eigen2.market.simulation.environment import TradingRules
 from eigen2.market.simulation.policies import (
     best_of_rank,
     buy_and_hold,
@@ -23,6 +22,7 @@ from eigen2.market.simulation.policies import (
     monthly,
 )
 from eigen2.market.simulation.random_policies import random_baseline
+from eigen2.market.simulation.rules import TradingRules
 from eigen2.market.simulation.simulate import Policy, Simulation, hide_window_end, preferences, simulate
 from eigen2.market.synthetic.generator import SyntheticMarket
 from tests.market.simulation.episodes import NAN, flat, rules

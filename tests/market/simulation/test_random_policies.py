@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from eigen2.market.simulation.account import AccountRules
-from eigen2.market.simulation.environment import TradingRules
 from eigen2.market.simulation.policies import order_largest
 from eigen2.market.simulation.random_policies import permute_among, random_baseline
+from eigen2.market.simulation.rules import TradingRules
 from eigen2.market.simulation.simulate import Policy, Prices, Simulation, order_table, simulate
 from eigen2.market.synthetic.generator import SyntheticMarket
 from tests.market.simulation.episodes import NAN, flat, rules

@@ -10,8 +10,9 @@ import torch
 
 from eigen2.errors import UserError
 from eigen2.market.simulation.base import window_options
-from eigen2.market.simulation.environment import TradingEnvironment, TradingRules
+from eigen2.market.simulation.environment import TradingEnvironment
 from eigen2.market.simulation.policies import momentum_pct
+from eigen2.market.simulation.rules import TradingRules
 from eigen2.market.synthetic.ceiling import (
     RULES,
     THRESHOLDS_PCT,
@@ -104,8 +105,7 @@ def replay(
         observation, reward, terminated, _, _ = env.step(action)
         rewards += reward[0].numpy()
         over = bool(terminated.all())
-    fitness: list[float] = env.scores(torch.from_numpy(rewards)[None])[0].tolist()
-    return fitness
+    return env.scores(torch.from_numpy(rewards)[None])[0].tolist()
 
 
 def scores_of(market: SyntheticMarket, rules: TradingRules) -> dict[str, np.ndarray]:

@@ -5,8 +5,6 @@ end, the tickers are known: the rows of a range of them are one stretch of each 
 date). Both sorts are stable, so that duplicates keep the order of the inputs.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import BinaryIO

@@ -1,7 +1,5 @@
 """Clean a block of prices by a policy, with a log of every change."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from functools import partial

@@ -1,7 +1,5 @@
 """Find defects of daily prices, each as a mask over the rows."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -184,8 +182,7 @@ def _reused(priced: Bars, rows: Bars, calendar: Calendar) -> Mask:
     # rows of a ticker before the last such gap
     resumed = np.zeros(rows.ticker[-1] + 1, np.int64)
     resumed[priced.ticker[again]] = priced.row[again]
-    earlier: Mask = rows.row < resumed[rows.ticker]
-    return earlier
+    return rows.row < resumed[rows.ticker]
 
 
 def _untraded(rows: Bars, flat: Mask, alone: Mask, limits: Limits) -> dict[str, Mask]:

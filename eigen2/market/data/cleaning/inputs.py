@@ -1,7 +1,5 @@
 """Price files named by the user or found in folders, read as one stream of rows; broken ones in folders are skipped."""
 
-from __future__ import annotations
-
 import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -41,7 +39,7 @@ class Inputs:
     def __init__(
         self,
         paths: Sequence[str | Path],
-        form: CsvFormat = CsvFormat(),  # noqa: B008 - read, never changed
+        form: CsvFormat = CsvFormat(),
     ) -> None:
         self.files: list[Input] = []
         self.skipped: list[str] = []

@@ -5,8 +5,6 @@ ignored; in a wide file every other column is a ticker. Without a column of tick
 `volume` or an adjusted close holds one ticker; any other is wide, because LOW and OPEN are tickers too.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -52,7 +50,7 @@ class Input:
         UserError: when the file is missing, empty, damaged or of another format, or of no known layout.
     """
 
-    def __init__(self, path: str | Path, form: CsvFormat = CsvFormat()) -> None:  # noqa: B008 - read, never changed
+    def __init__(self, path: str | Path, form: CsvFormat = CsvFormat()) -> None:
         self._file = PriceFile(path, form)
         self.path = self._file.path
         stem = SUFFIX.sub("", self.path.name).strip() or self.path.name

@@ -1,7 +1,5 @@
 """Inspect price files, or prepare them: one clean Parquet file and a log of every change."""
 
-from __future__ import annotations
-
 import os
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -33,10 +31,10 @@ LOG_SCHEMA = pa.schema([(name, pa.string() if name in TEXT_OF_LOG else pa.float6
 
 def inspect(
     paths: Sequence[str | Path],
-    policy: CleaningPolicy = CleaningPolicy(),  # noqa: B008 - read, never changed
-    limits: Limits = Limits(),  # noqa: B008
+    policy: CleaningPolicy = CleaningPolicy(),
+    limits: Limits = Limits(),
     indicators: Sequence[str] = (),
-    form: CsvFormat = CsvFormat(),  # noqa: B008
+    form: CsvFormat = CsvFormat(),
     resample: Literal["day"] | None = None,
 ) -> Report:
     """Report the defects of price files and what `prepare`, with these arguments, would do about them.
@@ -63,10 +61,10 @@ def inspect(
 def prepare(
     paths: Sequence[str | Path],
     out: str | Path,
-    policy: CleaningPolicy = CleaningPolicy(),  # noqa: B008 - read, never changed
-    limits: Limits = Limits(),  # noqa: B008
+    policy: CleaningPolicy = CleaningPolicy(),
+    limits: Limits = Limits(),
     indicators: Sequence[str] = (),
-    form: CsvFormat = CsvFormat(),  # noqa: B008
+    form: CsvFormat = CsvFormat(),
     resample: Literal["day"] | None = None,
     overwrite: bool = False,
 ) -> Report:

@@ -1,7 +1,5 @@
 """Report on price files: what was found and changed for each defect, as a table or JSON."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any

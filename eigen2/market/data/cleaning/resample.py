@@ -1,7 +1,5 @@
 """Daily bars made of intraday ones."""
 
-from __future__ import annotations
-
 import pandas as pd
 
 from eigen2.market.data.source import COLUMNS

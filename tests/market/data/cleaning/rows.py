@@ -1,7 +1,5 @@
 """Rows to find fault with, made by hand."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Rows that were found bad in public data sets: each kind is found and named, and what is wrong is emptied."""
 
-from __future__ import annotations
-
 from functools import cache
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Each defect is found where it is, and nowhere else."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Real events: crashes are kept, splits repaired, bad prices masked, and an account gains and loses what it did."""
 
-from __future__ import annotations
-
 from functools import cache
 from pathlib import Path
 
@@ -147,7 +145,7 @@ def gains_across_events(cleaned: pd.DataFrame, events: pd.DataFrame) -> np.ndarr
     first = EVENT - DAYS_BEFORE
     size = {"max_opens_per_day": len(names), "max_coefficient": 2.0, "early_close": False}
     free = {"cost_bps": 0.0, "slippage_bps": 0.0, "delisting_return": 0.0}
-    rules = TradingRules(max_holding_days=250, max_target=1000.0, **size, **free)  # type: ignore[arg-type]
+    rules = TradingRules(max_holding_days=250, max_target=1000.0, **size, **free)
     days = range(first, panel.num_days)
 
     def order_all_on_the_first_day(seen: dict[str, torch.Tensor]) -> torch.Tensor:

@@ -1,7 +1,5 @@
 """Each kind of bad row that was seen in public data sets, made up: found, called by its name, and cleaned."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 import pytest

@@ -1,7 +1,5 @@
 """What is found in real tables was judged row by row: few finds are false alarms, and none is unjudged."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

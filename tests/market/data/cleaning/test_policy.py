@@ -1,7 +1,5 @@
 """What is done about each defect, and that the log tells all of it."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import cache
 from typing import get_args
@@ -22,7 +20,7 @@ from eigen2.market.synthetic.generator import SyntheticMarket
 from tests.market.data.cleaning.rows import as_block, calendar_of, fillers, series, table
 
 NOTHING = [np.nan] * 5
-KEEP = CleaningPolicy(**{name: "keep" if "keep" in ACTIONS[name] else "drop" for name in DEFECTS})  # type: ignore[arg-type]
+KEEP = CleaningPolicy(**{name: "keep" if "keep" in ACTIONS[name] else "drop" for name in DEFECTS})
 
 
 def cleaned(block: pd.DataFrame, policy: CleaningPolicy | None = None) -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -65,14 +63,14 @@ def test_what_cannot_be_done_is_refused() -> None:
     object.__setattr__(policy, "infinite_price", "keep")  # as where types are not checked
     with pytest.raises(UserError, match=r"^policy.infinite_price is keep; it must be mask or drop or fail$"):
         policy.__post_init__()
-    strict = CleaningPolicy(**dict.fromkeys(DEFECTS, "fail"))  # type: ignore[arg-type]
+    strict = CleaningPolicy(**dict.fromkeys(DEFECTS, "fail"))
     assert strict.lenient() == CleaningPolicy()
     assert replace(strict, jump="drop").lenient() == CleaningPolicy(jump="drop")
 
 
 def test_clean_rows_stay_as_they_are() -> None:
     market = SyntheticMarket(days=200, columns=12, seed=1, missing=0.05).generate()
-    for policy in (CleaningPolicy(), KEEP, CleaningPolicy(**dict.fromkeys(DEFECTS, "fail"))):  # type: ignore[arg-type]
+    for policy in (CleaningPolicy(), KEEP, CleaningPolicy(**dict.fromkeys(DEFECTS, "fail"))):
         out, log = cleaned(market, policy)
         pd.testing.assert_frame_equal(out, market)
         assert log.empty
@@ -156,7 +154,7 @@ def test_unknown_volumes_are_masked_and_infinite_ones_always() -> None:
     block["volume"] = [-1.0, np.inf, 0.0, np.nan, -np.inf, 5.0]
     block.loc[4, "open"] = np.nan  # also where nothing is compared
     for action, expected in (("mask", [np.nan] * 5 + [5.0]), ("keep", [-1.0, np.nan, 0.0, np.nan, np.nan, 5.0])):
-        out, log = cleaned(block, CleaningPolicy(unknown_volume=action))  # type: ignore[arg-type]
+        out, log = cleaned(block, CleaningPolicy(unknown_volume=action))
         np.testing.assert_array_equal(out["volume"], expected)
         pd.testing.assert_frame_equal(out[[*PRICE_COLUMNS]], block[[*PRICE_COLUMNS]])
         # the one that was empty already is no change
@@ -287,7 +285,7 @@ TAKEN = {name: st.sampled_from([action for action in ACTIONS[name] if action != 
 @settings(max_examples=8, deadline=None)
 @given(st.integers(0, 2**32 - 1), st.fixed_dictionaries(TAKEN))
 def test_the_log_takes_the_block_to_the_output_and_back(seed: int, actions: dict[str, str]) -> None:
-    policy = CleaningPolicy(**actions)  # type: ignore[arg-type]
+    policy = CleaningPolicy(**actions)
     block = dirty_block(np.random.default_rng(seed))
     limits = Limits()
     found = find(block, calendar_of(block), limits)
