@@ -108,7 +108,7 @@ class Benchmark:
     tables: Callable[[Mapping[Task, Row]], Mapping[str, pd.DataFrame]] = lambda measured: {}
     key: Callable[[Task, Settings], object] = lambda task, settings: None  # what rows depend on besides settings
     show: Callable[[Figures], str] = as_json  # formats the figures for the terminal
-    uneven: bool = False  # whether figures are of the rows there are, at least one of every case
+    uneven: bool = False  # whether cases may have different numbers of rows, one at least
     fresh: bool = False  # whether finished rows, and rows of other commits, are measured again, as for speed
 
 

@@ -36,9 +36,9 @@ def is_shortage(error: BaseException) -> bool:
     return isinstance(error, MemoryError) or (by_message and SHORTAGE.search(str(error)) is not None)
 
 
-def one_line(error: BaseException) -> str:
-    """Return what an exception says in one line of at most 160 characters."""
-    return " ".join(str(error).split())[:160]
+def one_line(text: object, most: int | None = 160) -> str:
+    """Return text, such as what an exception says, in one line of at most so many characters."""
+    return " ".join(str(text).split())[:most]
 
 
 def install_hint(extra: str) -> str:

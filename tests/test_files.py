@@ -16,7 +16,12 @@ from tests.test_architecture import FILES
 SMALL = ["--config", "tests/small.yaml", "--trainer.max_epochs", 3]
 METHODS = {"write_text", "write_bytes", "unlink", "rmdir", "mkdir", "symlink_to", "hardlink_to", "touch", "chmod"}
 """Of paths, all that change a disk but `open`, `rename` and `replace`."""
+SAVERS = {"imsave", "savefig", "to_csv", "to_parquet", "to_feather", "to_pickle"}
+"""Functions and methods that write a file if they are given a path."""
 FUNCTIONS = {
+    "np": {"save", "savez", "savez_compressed", "savetxt"},
+    "torch": {"save"},
+    "pq": {"write_table"},
     "os": {"replace", "rename", "remove", "unlink", "rmdir", "mkdir", "makedirs", "link", "symlink", "truncate"},
     "shutil": {"copyfile", "copy", "copy2", "copytree", "move", "rmtree"},
 }
@@ -31,16 +36,16 @@ def changes(tree: ast.AST) -> list[int]:
 def is_change(call: ast.Call) -> bool:
     on, _, name = ast.unparse(call.func).rpartition(".")
     given = [ast.unparse(argument) for argument in call.args]
-    if on == "draft" or given[:1] == ["draft"]:
+    if on == "draft" or given[:1] == ["draft"] or "file" in given:  # which something else has opened
         return False
     if name == "open":
         modes = [*given[not on :][:1], *(ast.unparse(each.value) for each in call.keywords if each.arg == "mode")]
-        return any(mode[0] in "\"'" and bool(set(mode) & {*"wax+"}) for mode in modes)
-    if name in ("to_csv", "to_parquet"):
+        return any(bool(set(mode) & {*"wax+"}) if mode[0] in "\"'" else not on for mode in modes)
+    if name in SAVERS:
         return bool(given)  # without a path they return text
     if name in ("rename", "replace") and on not in FUNCTIONS:  # tables have them too, with keywords or dictionaries
-        return len(given) == 1 and not call.keywords and isinstance(call.args[0], ast.Name | ast.BinOp | ast.Attribute)
-    return name in METHODS or name in FUNCTIONS.get(on, ())
+        return len(given) == 1 and not call.keywords and not isinstance(call.args[0], ast.Dict | ast.Constant)
+    return name in METHODS or name in FUNCTIONS.get(on, ()) or (not on and name in FUNCTIONS["shutil"])
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: "/".join(path.parts[-3:]))
@@ -62,6 +67,12 @@ def test_files_are_changed_in_one_module_only(path: Path) -> None:
         "frame.to_csv(path)",
         "folder.path.mkdir()",
         "path.rename(other / name)",
+        "path.rename(str(other))",
+        "open(path, mode)",
+        "np.save(path, numbers)",
+        "torch.save(state, path)",
+        "figure.savefig(path)",
+        "rmtree(path)",
     ],
 )
 def test_a_planted_write_is_found(line: str) -> None:

@@ -125,9 +125,9 @@ NO_BUDGET = "--trainer.callbacks+=tests.hog.NoBudget"
 @pytest.mark.parametrize(
     ("words", "rooms"),
     [
-        ((*FIT, NO_BUDGET), (2, 190)),
-        (("data", "inspect", sample_path()), (1, 20, 130)),
-        (("data", "prepare", sample_path()), (5, 140)),
+        ((*FIT, NO_BUDGET), (2, 60)),
+        (("data", "inspect", sample_path()), (1, 20, 90)),
+        (("data", "prepare", sample_path()), (5, 90)),
     ],
     ids=["fit", "inspect", "prepare"],
 )
@@ -147,4 +147,4 @@ def test_a_command_ends_in_one_line_wherever_its_address_space_does(
             assert ended.returncode in (2, 3), line
             assert re.search(r"GB available[;:] |no memory or threads left", line)
             assert not out.exists()
-    assert codes[0] in (2, 3)
+    assert 0 not in codes

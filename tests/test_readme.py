@@ -284,6 +284,12 @@ def test_tables_of_the_docs_are_what_the_code_says() -> None:
     assert shown == {name: [round(100 * part[name][key], 1) for key in by for part in parts] for name in parts[0]}
 
 
+def anchors(page: Path) -> set[str]:
+    """Return what links to headings of a page are, by GitHub's rule."""
+    headings = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
+
+
 def test_targets_links_and_settings_exist(capsys: pytest.CaptureFixture[str]) -> None:
     """Make targets and files that any page names exist, and so do its settings in the help of its workload."""
     makefile, known = (ROOT / "Makefile").read_text(), {}
@@ -293,12 +299,15 @@ def test_targets_links_and_settings_exist(capsys: pytest.CaptureFixture[str]) ->
         known[workload] = capsys.readouterr().out
     for page in PAGES:
         text = page.read_text()
-        for target in re.findall(r"^make ([a-z-]+)", "\n".join(blocks(page, "sh")), re.MULTILINE):
+        commands = [*blocks(page, "sh"), *re.findall(r"`(make [^`]+)`", text)]
+        for target in re.findall(r"^make ([a-z-]+)", "\n".join(commands), re.MULTILINE):
             assert re.search(rf"^{target}:", makefile, re.MULTILINE), f"{page.name} speaks of make {target}"
-        for link in re.findall(r"\]\((?!http)([^)#]+)", text):
-            assert (page.parent / link).exists(), f"{page.name} links to {link}"
+        for link, _, heading in (each.partition("#") for each in re.findall(r"\]\((?!http)([^)]+)", text)):
+            target = page.parent / link if link else page
+            assert target.exists(), f"{page.name} links to {link}"
+            assert not heading or heading in anchors(target), f"{page.name} links to #{heading} of {target.name}"
         own = [page.stem] if page.stem in WORKLOADS else ["market", "fire"] if page.stem == "curves" else ["market"]
         helps = "".join(known[each] for each in own)
         keys = re.findall(r"`--?((?:data|model|trainer)\.[\w.]+)|`((?:data|model)\.\w+(?:\.\w+)?)`", text)
         for key in ("".join(pair) for pair in keys):
-            assert f"--{key}" in helps, f"{page.name} speaks of {key}"
+            assert re.search(rf"--{re.escape(key)}(?![\w])", helps), f"{page.name} speaks of {key}"

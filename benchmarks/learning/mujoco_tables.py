@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from benchmarks.harness import Figures, Row
@@ -163,7 +162,6 @@ def draw(path: Path, figures: Figures) -> None:
     runs = compared(figures) if len(runs) > 1 else runs
     env_ids = [*next(iter(runs.values()))]
     figure = Figure(figsize=(9, 3.5), facecolor="white", layout="constrained")
-    FigureCanvasAgg(figure)
     (axes,) = figure.subplots(1, len(env_ids), squeeze=False)
     for axis, env_id in zip(axes, env_ids, strict=True):
         for arm, tasks in runs.items():

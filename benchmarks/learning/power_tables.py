@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from benchmarks.harness import Figures, Row
@@ -89,7 +88,6 @@ def draw(path: Path, rules: Figures, learned: Figures) -> None:
     """Draw each method's part of the filter's gain against the information coefficient, a panel for each size."""
     found = {Cell(*(line[name] for name in Cell._fields)): line for line in lines(rules, learned)}
     figure = Figure(figsize=(8, 7), facecolor="white", layout="constrained")
-    FigureCanvasAgg(figure)
     axes = figure.subplots(len(COLUMNS), len(DAYS), squeeze=False, sharex=True, sharey=True)
     for axis, (columns, days) in zip(axes.flat, ((columns, days) for columns in COLUMNS for days in DAYS), strict=True):
         for (method, label), marker in zip(LABELS.items(), "os^D", strict=True):

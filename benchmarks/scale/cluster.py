@@ -17,9 +17,9 @@ from eigen2.core.shared_replay import CHUNK_BYTES
 from eigen2.erl.estimate import EXCHANGE_COPIES
 from eigen2.erl.evolution.statistics import MOST_COMPARED
 from eigen2.erl.population import ELITES_AT_ONCE
+from eigen2.runtime.phases import PHASES
 
 Seconds = Float64[np.ndarray, "devices"]
-PHASES = ("evaluate", "train", "evolve", "validate")
 FLOAT = 4
 ROW_TENSORS = 4  # numbers per weight of a parent: weight, target weight and Adam's two moments
 CURVE_BYTES = 140  # approximate bytes of an agent's metrics

@@ -6,13 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from benchmarks.harness import Figures
 from benchmarks.pages import Block, Page, table, where
+from eigen2.runtime.phases import PHASES
 
-PHASES = ("evaluate", "train", "evolve", "validate")
 BOUND = 1.1  # largest exponent that counts as linear, to allow for noise
 UNITS = {  # titles of the sizes that the curves vary
     "agents": "agents",
@@ -99,7 +98,6 @@ def draw(path: Path, figures: Figures) -> None:
     names = [name for name in UNITS if name in figures]
     rows = -(-len(names) // 2)
     figure = Figure(figsize=(8, 2.8 * rows), facecolor="white", layout="constrained")
-    FigureCanvasAgg(figure)
     axes = figure.subplots(rows, 2, squeeze=False, sharey=True).flat
     for axis, name in zip(axes, names, strict=False):
         points = figures[name]["points"]

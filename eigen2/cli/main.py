@@ -8,7 +8,16 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import NoReturn
 
-from eigen2.errors import INTERRUPTED, OUT_OF_MEMORY, RunStopped, StoppedBySignal, UserError, is_shortage, printable
+from eigen2.errors import (
+    INTERRUPTED,
+    OUT_OF_MEMORY,
+    RunStopped,
+    StoppedBySignal,
+    UserError,
+    is_shortage,
+    one_line,
+    printable,
+)
 from eigen2.memory.limits import limits
 
 TRAINING = ("fit", "validate", "test")
@@ -41,7 +50,7 @@ def main(args: Sequence[str] | None = None) -> None:
         _exit(stop.code, str(stop))
     except Exception as error:
         if (shortage := _find_shortage(error)) is not None:
-            reason = " ".join(f"{type(shortage).__name__}: {shortage}".split())[:160]
+            reason = one_line(f"{type(shortage).__name__}: {shortage}")
             _exit(
                 OUT_OF_MEMORY,
                 f"error: no memory or threads left ({reason}), with {limits()[0]}: free memory or raise that limit; "
@@ -49,7 +58,7 @@ def main(args: Sequence[str] | None = None) -> None:
             )
         if not isinstance(error, UserError):
             raise
-        _exit(2, f"error: {' '.join(str(error).split())}")
+        _exit(2, f"error: {one_line(error, most=None)}")
     except KeyboardInterrupt:  # before the first generation or after the last
         _exit(INTERRUPTED, "interrupted")
 
@@ -89,7 +98,3 @@ def _find_shortage(error: BaseException | None) -> BaseException | None:
 def _exit(code: int, line: str) -> NoReturn:
     sys.stderr.write(f"{printable(line)}\n")
     sys.exit(code)
-
-
-if __name__ == "__main__":
-    main()

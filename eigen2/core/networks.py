@@ -74,10 +74,13 @@ def with_tied(network: nn.Module, weights: Weights) -> Weights:
 class StackedNetwork:
     """Plain `nn.Module`, written for one agent and a batch of inputs, run with the weights of many agents at once.
 
-    Weights are rows of a matrix. The module's class attribute `over_agents` chooses how they are run: `vmap` (the
-    default) in one vectorised call of `torch.func.vmap`, or by `loop` where vmap cannot run the module, as an LSTM;
-    `broadcast` in one call of `forward` with a leading agent axis on weights and inputs, for modules whose layers are
-    `Linear` of this file or count axes from the last; `loop` agent by agent, in the memory of one.
+    Weights are rows of a matrix. The module's class attribute `over_agents` chooses how they are run:
+
+    - `vmap` (the default): one vectorised call of `torch.func.vmap`; where it cannot run the module, such as an LSTM,
+      as `loop`.
+    - `broadcast`: one call of `forward` with a leading agent axis on weights and inputs, for modules whose layers are
+      `Linear` of this file or count axes from the last.
+    - `loop`: agent by agent, in the memory of one.
 
     A critic may have a method `describe(inputs) -> Tensor` for the part that does not depend on the action. Its
     `forward` then reads `inputs["described"]`, or calls `describe` where that is missing, so that the values of two

@@ -13,7 +13,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from eigen2.core.randomness import Role, generator
-from eigen2.errors import UserError
+from eigen2.errors import UserError, require_range
 from eigen2.runtime.provenance import describe_changes
 
 ACTION_STEPS = 32_767  # steps from 0 to 1 in a stored action
@@ -80,8 +80,7 @@ class ReplayBuffer:
         device: torch.device | str = "cpu",
         slots: range | None = None,
     ) -> None:
-        if capacity < 1:
-            raise UserError(f"replay capacity is {capacity}; it must be at least 1")
+        require_range("replay capacity", capacity, least=1)
         self.capacity, self.fields, self.device = capacity, dict(fields), torch.device(device)
         self.slots = range(capacity) if slots is None else slots
         self.bytes_per_transition = sum(field.nbytes for field in self.fields.values())

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from eigen2.errors import UserError, is_shortage
+from eigen2.errors import UserError, is_shortage, one_line
 from eigen2.runtime.provenance import describe_changes
 
 log = logging.getLogger(__name__)
@@ -45,7 +45,7 @@ def altered_as_user_error(what: str = "the checkpoint") -> Iterator[None]:
     except (LookupError, ValueError, TypeError, AttributeError, ArithmeticError, RuntimeError) as error:
         if isinstance(error, UserError) or is_shortage(error):
             raise
-        reason = " ".join(f"{type(error).__name__}: {error}".split())[:120]
+        reason = one_line(f"{type(error).__name__}: {error}", most=120)
         raise UserError(f"{what} holds what eigen2 did not write ({reason}); give another one") from error
 
 

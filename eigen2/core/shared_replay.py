@@ -34,7 +34,7 @@ class TransitionLog(ReplayBuffer):
 
 
 class SharedReplay(ReplayBuffer):
-    """The replay buffer of all processes, of which this one holds the slots that leave its rank modulo their number.
+    """The replay buffer of n processes, of which this one holds every n-th slot, the first one by its rank.
 
     Slot by slot it is what a single process would hold. Its agents' transitions of a generation are first added to
     `log`. All processes call `add_log` and `gather` together.

@@ -4,7 +4,7 @@ import subprocess
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from eigen2.errors import UserError
+from eigen2.errors import UserError, one_line
 from eigen2.files import Folder
 
 NAMESPACE = "eigen2-champion"  # a signature counts for what has this name only
@@ -60,4 +60,4 @@ def _run(action: str, *options: str, content: bytes = b"") -> subprocess.Complet
 
 
 def _reason(done: subprocess.CompletedProcess[bytes]) -> str:
-    return " ".join(done.stderr.decode(errors="replace").split())[:160] or "no signature came"
+    return one_line(done.stderr.decode(errors="replace")) or "no signature came"

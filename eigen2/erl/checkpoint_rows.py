@@ -35,9 +35,7 @@ def join_checkpoint(
     A part that holds nothing for this process is not read.
     """
     own, world, step = communicator.rows, len(files), math.gcd(communicator.world, len(files))
-    saved = [
-        range(rank * communicator.total // world, (rank + 1) * communicator.total // world) for rank in range(world)
-    ]
+    saved = [Communicator(communicator.total, rank, world).rows for rank in range(world)]
     overlaps = [range(max(own.start, rows.start), min(own.stop, rows.stop)) for rows in saved]
     parts: list[dict[str, Tensor]] = [
         read_part(file) if overlap or (communicator.rank - rank) % step == 0 else {}

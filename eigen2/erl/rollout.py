@@ -37,11 +37,11 @@ class Rollout:
     communicator: Communicator
 
     def policy(self, agent: DDPGAgent | None = None, agents: int = 1, with_mean: bool = False) -> Policy:
-        """Return the policy of every agent, or of one in place of `agents`, on the device of the observations."""
+        """Return the policy of all agents or, given `agent`, its policy repeated for `agents` accounts."""
         act = self.population.policy(agent, with_mean)
         if agent is None:
             return self.as_policy(act)
-        return self.as_policy(lambda inputs: _for_all(act(inputs), agents))
+        return self.as_policy(lambda inputs: (action := act(inputs)).expand(agents, *action.shape[1:]))
 
     def as_policy(self, act: Callable[[Inputs], Tensor]) -> Policy:
         """Return the policy of a network: it moves observations to its device, and actions to the environment's."""
@@ -157,10 +157,6 @@ class Rollout:
         if (generation := int(self.population.champion_generation)) < 0:
             raise UserError("the checkpoint has no champion: none was validated before it was written")
         return generation
-
-
-def _for_all(action: Float[Tensor, "1 windows *action"], agents: int) -> Tensor:
-    return action.expand(agents, *action.shape[1:])
 
 
 def beats(candidate: Float[Tensor, " windows"], champion: Float[Tensor, " windows"]) -> bool:

@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 LANDSCAPE_BYTES = 130  # per cell of a landscape: layers, rates of spread and graph
 FIRE_BYTES = 8  # per fire and cell
 FEW = 64  # fires that show how much burns on a landscape
-ALIKE = 1.5  # fires that burn so many times more or less than all of the fit are warned of
+ALIKE = 1.5  # warn of fires that burn this many times the most, or a part of the least, of the fit
 NETWORK_LAYERS = 8  # layers of `QMap` about as large as the map
 
 

@@ -8,13 +8,15 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from numbers import Integral
 from pathlib import Path
-from typing import Any, Literal, SupportsFloat, TextIO
+from typing import Any, SupportsFloat
 
 from eigen2.errors import UserError
 from eigen2.files import AppendFile, Folder
 
 Cell = SupportsFloat | str
 KEY = "generation"
+# surrogateescape carries bytes that are not UTF-8 through a rewrite unchanged
+AS_TEXT: Any = {"encoding": "utf-8", "errors": "surrogateescape", "newline": "\n"}
 MAX_PENDING = 10_000  # rows kept while the disk refuses them; beyond it, the oldest are dropped
 
 
@@ -89,7 +91,7 @@ class ResumableCsv:
 
     def _replace(self, columns: Sequence[str]) -> None:
         """Rewrite the file with these columns and the rows of generations that are kept, and open it to append."""
-        with self._folder.replacing(self.path.name) as draft, _open(draft, "w") as target:
+        with self._folder.replacing(self.path.name) as draft, draft.open("w", **AS_TEXT) as target:
             target.write(_line(columns) if columns else "")
             kept = (row for row in _rows(self.path) if row.get(KEY, "").isdecimal() and int(row[KEY]) < self._first)
             target.writelines(_line(row.get(name, "") for name in columns) for row in kept)
@@ -99,15 +101,10 @@ class ResumableCsv:
         self._file = self._folder.append(self.path.name)
 
 
-def _open(path: Path, mode: Literal["r", "w"]) -> TextIO:
-    # surrogateescape carries bytes that are not UTF-8 through a rewrite unchanged
-    return open(path, mode, encoding="utf-8", errors="surrogateescape", newline="\n")
-
-
 def _whole_lines(path: Path) -> Iterator[list[str]]:
     """Yield the cells of each complete line."""
     if path.exists():
-        with _open(path, "r") as source:
+        with path.open(**AS_TEXT) as source:
             yield from (_cells(line) for line in source if line.endswith("\n"))
 
 

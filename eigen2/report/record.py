@@ -13,7 +13,7 @@ import jsonschema
 import numpy as np
 import pandas as pd
 
-from eigen2.errors import UserError
+from eigen2.errors import UserError, one_line
 from eigen2.files import object_schema
 
 METRICS = "metrics.csv"
@@ -133,7 +133,7 @@ def _reading(path: Path) -> Iterator[None]:
         if isinstance(error, jsonschema.ValidationError):
             reason = f"{error.json_path.removeprefix('$').removeprefix('.') or 'it'}: {error.message}"
         other = "name the folder of another run" if path.name == METRICS else "move it away for a report without it"
-        raise UserError(f"{path} cannot be read: {' '.join(reason.split())[:160]}; restore it, or {other}") from error
+        raise UserError(f"{path} cannot be read: {one_line(reason)}; restore it, or {other}") from error
 
 
 def _read(path: Path, read: Callable[[Path], Any]) -> Any:

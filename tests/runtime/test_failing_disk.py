@@ -184,7 +184,7 @@ def cloud_fails(folder: Path, bucket: Path, fails: int, lasting: bool) -> None:
         failing(folder, fails, lasting)()
 
 
-@pytest.mark.parametrize(("step", "lasting"), [*EVERY, (301, None)])
+@pytest.mark.parametrize(("step", "lasting"), [*EVERY, (110, None)])
 def test_downloads_and_uploads_are_complete_once_the_disk_works(
     step: int, lasting: bool | None, fitted: Path, tmp_path: Path
 ) -> None:

@@ -180,14 +180,13 @@ class Fires:
         """Return the share of fires that burn each cell (0 to 1)."""
         return self.burns / max(self.ignitions.size, 1)
 
-    def add_break(self, cell: int) -> int:
-        """Make a cell a break, recompute the fires that had reached it, and return their number."""
+    def add_break(self, cell: int) -> None:
+        """Make a cell a break, and recompute the fires that had reached it."""
         self._check(cell)
         self._graph.data[self._graph.indices == cell] = np.inf
         self.breaks[cell] = True
         reached = np.flatnonzero(np.isfinite(self.arrival[:, cell]))
         self._burn(reached)
-        return reached.size
 
     def remove_break(self, cell: int) -> None:
         """Let a break burn again, and recompute the fires that start on it or had reached a neighbour."""

@@ -44,7 +44,7 @@ class Finding:
 
 
 def shuffle_columns(prices: Prices, rng: np.random.Generator) -> Prices:
-    """Return prices with each day's moves dealt to the columns at random: what columns have in common alone is left.
+    """Return prices with each day's moves dealt to the columns at random: only what all columns have in common is left.
 
     A move is a bar relative to the column's last close. Columns trade on their own days, and start at 1; membership
     stays as it is.

@@ -208,17 +208,15 @@ class SyntheticMarket:
         return np.stack([self._rng(role, column).standard_normal(self.days) for column in columns])
 
 
-def write_parquet(market: SyntheticMarket, path: str | Path, *, columns_per_block: int = COLUMNS_PER_BLOCK) -> int:
-    """Write the market as a Parquet file, complete or not at all, and return the number of rows.
+def write_parquet(market: SyntheticMarket, path: str | Path, *, columns_per_block: int = COLUMNS_PER_BLOCK) -> None:
+    """Write the market as a Parquet file, complete or not at all.
 
     A row group holds `columns_per_block` columns (1 or more), which are in memory at once. A UserError if the path does
     not end in .parquet or cannot be written, or prices leave the float32 range.
     """
-    path, rows = Path(path), 0
+    path = Path(path)
     if path.suffix != ".parquet":
         raise UserError(f"the market's file is {str(path)!r}: name one that ends in .parquet")
     with writing(repr(str(path))), replacing(path) as draft, pq.ParquetWriter(draft, SCHEMA, **PARQUET) as writer:
         for block in market.blocks(columns_per_block):
             writer.write_table(pa.Table.from_pandas(block, SCHEMA, preserve_index=False))
-            rows += len(block)
-    return rows
