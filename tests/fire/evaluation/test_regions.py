@@ -305,7 +305,7 @@ def test_a_region_in_which_no_break_can_be_placed_is_refused(
 
 def test_the_estimate_covers_what_a_region_takes() -> None:
     """Of what NumPy and Python allocate, where every fire burns all; the search of shortest paths takes more, in C."""
-    large, plan = region(synthesize(200, np.random.default_rng(3))), Plan(2e-4, duration=1e5, fires=100)
+    large, plan = region(synthesize(200, np.random.default_rng(3))), Plan(2e-4, duration=1e5, fires=50)
     barred = np.ones((200, 200), bool)
     barred[80:100, 80:100] = False  # windows in the middle are the largest
     peaks = []

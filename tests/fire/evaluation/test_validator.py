@@ -6,7 +6,6 @@ A fake interpreter stands in for it; where EIGEN2_PYRETECHNICS_PYTHON names a re
 import json
 import os
 import re
-import subprocess
 import sys
 import time
 import types
@@ -35,7 +34,7 @@ from eigen2.fire.evaluation.validator import (
 from eigen2.fire.landscapes.landscape import Landscape, synthesize, synthetic
 from eigen2.fire.simulation.baselines import PLACEMENTS, reduction
 from eigen2.fire.simulation.spread import FireModel, Weather
-from tests.command import ROOT
+from tests.command import Started
 from tests.fire.conftest import flat
 
 REAL = os.environ.get(VARIABLE, "")
@@ -245,17 +244,17 @@ def test_a_killed_command_leaves_no_worker(tmp_path: Path) -> None:
     python, notes = stuck(tmp_path)
     given = write(tmp_path / "p.json", {"landscapes": [SPEC], "placements": {"a": [[]]}})
     words = ["fire", "validate", f"--placements={given}", f"--python={python}", "--processes=1"]
-    command = subprocess.Popen([sys.executable, "-m", "eigen2.cli", *words], cwd=ROOT)
+    command = Started(words)
     try:
         begun = time.monotonic()
         while not (started := list(notes.glob("*.started"))):
-            assert command.poll() is None, "the command has ended"
+            assert command.process.is_alive(), "the command has ended"
             assert time.monotonic() - begun < 300, "no worker has started"
             time.sleep(0.1)
         worker_process = psutil.Process(int(started[0].stem))
     finally:
-        command.kill()
-        command.wait()
+        command.process.kill()
+        command.process.join()
     _, alive = psutil.wait_procs([worker_process], timeout=50)
     assert not alive
     assert not (notes / "late").exists()
