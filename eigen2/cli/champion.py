@@ -55,9 +55,7 @@ OPTIONS: dict[str, dict[str, Option]] = {
 def make_parser(command: str) -> Parser:
     """Return the parser of `predict` or `export`."""
     parser = Parser(prog=f"python -m eigen2.cli {command}", description=DESCRIPTIONS[command])
-    for name, (kind, default, text) in {**SHARED, **OPTIONS[command]}.items():
-        settings: dict[str, Any] = {"required": True} if default is ... else {"default": default}
-        parser.add_argument(f"--{name}", type=kind, help=text, **settings)
+    parser.add_options({**SHARED, **OPTIONS[command]})
     return parser
 
 

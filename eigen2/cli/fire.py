@@ -112,9 +112,7 @@ def make_parser(command: str = "fire") -> Parser:
         ("export", EXPORT, "Write a landscape, its weather and breaks as an instance folder of Cell2Fire."),
     ):
         subcommand = Parser(description=text)
-        for option, (kind, default, words) in options.items():
-            given: dict[str, Any] = {"required": True} if default is ... else {"default": default}
-            subcommand.add_argument(f"--{option}", type=kind, help=words, **given)
+        subcommand.add_options(options)
         subcommand.add_argument("--overwrite", action="store_true", help="Replace the files written if they exist.")
         commands.add_subcommand(name, subcommand)
     return parser
@@ -126,11 +124,11 @@ def run(command: str, options: Namespace) -> None:
     commands[options.command](options[options.command])
 
 
-def _require_new(option: str, options: Namespace, *files: Path) -> None:
+def _require_new(options: Namespace, *files: Path) -> None:
     """Refuse to replace files or folders without `--overwrite`."""
     for file in files:
         if file.exists() and not options.overwrite:
-            raise UserError(f"{str(file)!r} exists: name another --{option}, or give --overwrite")
+            raise UserError(f"{str(file)!r} exists: name another --output, or give --overwrite")
 
 
 def _require_output(output: Path) -> None:
@@ -143,12 +141,12 @@ def _require_output(output: Path) -> None:
         raise UserError(f"--output {str(output)!r} cannot be written; name a file in a folder that can")
 
 
-def _require_other(option: str, outputs: Sequence[Path], inputs: Sequence[str | None]) -> None:
+def _require_other(outputs: Sequence[Path], inputs: Sequence[str | None]) -> None:
     """Refuse to write over a file that is read, whatever `--overwrite` says."""
     read = {Path(file).resolve() for file in inputs if file is not None}
     for output in outputs:
         if output.resolve() in read:
-            raise UserError(f"--{option} would replace {str(output)!r}, which is read; name another file")
+            raise UserError(f"--output would replace {str(output)!r}, which is read; name another file")
 
 
 def _terrain(options: Namespace) -> None:
@@ -157,9 +155,9 @@ def _terrain(options: Namespace) -> None:
     require_range("--grid_size", size, least=4, most=LARGEST_GRID)
     require_range("--duration", options.duration, above=0, most=1e6)
     _require_output(output)
-    _require_new("output", options, output)
+    _require_new(options, output)
     files = RegionFiles(**vars(options.landscape))
-    _require_other("output", [output], [*files.given().values()])
+    _require_other([output], [*files.given().values()])
     weather = Weather(options.wind_speed, options.wind_from)
     region = read_region(files)
     fitted = fit_terrain(tiles(region, size, "train"), weather, options.duration)
@@ -176,10 +174,10 @@ def _place(options: Namespace) -> None:
     picture, outlines = output.with_suffix(".png"), output.with_suffix(".geojson")
     if output in (picture, outlines):
         raise UserError(f"--output is {str(output)!r}; name a GeoTIFF, such as breaks.tif")
-    _require_new("output", options, output, outlines, picture)
+    _require_new(options, output, outlines, picture)
     files = RegionFiles(**vars(options.landscape))
     read = [*files.given().values(), options.cost, options.no_go, options.value]
-    _require_other("output", (output, outlines, picture), read)
+    _require_other((output, outlines, picture), read)
     checkpoint = find_checkpoint(Path(options.trainer.default_root_dir), options.ckpt_path, or_start=False)
     if checkpoint is None:
         raise UserError("fire place needs a champion: --ckpt_path best, last or a checkpoint file")
@@ -303,7 +301,7 @@ def _figures(scores: Mapping[str, Score]) -> dict[str, dict[str, dict[str, float
 def _export(options: Namespace) -> None:
     """Write an instance folder of Cell2Fire, and print how to run it."""
     out, name, number = Path(options.output), options.placement, options.number
-    _require_new("output", options, out)
+    _require_new(options, out)
     file = read_placements(options.placements)
     if name not in file.placements:
         known = ", ".join(file.placements) or "none"
@@ -335,8 +333,8 @@ def _check(options: Namespace) -> None:
             raise UserError(f"--baselines {name} is unknown; use any of {', '.join(PLACEMENTS)}")
     if options.output is not None:
         out = Path(options.output)
-        _require_new("output", options, out)
-        _require_other("output", [out], [options.placements])
+        _require_new(options, out)
+        _require_other([out], [options.placements])
         existing = next(folder for folder in out.absolute().parents if folder.exists())
         if out.is_dir() or not os.access(existing, os.W_OK):
             raise UserError(f"--output {options.output} cannot be written; name a file in a folder that can")

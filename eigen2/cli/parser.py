@@ -51,6 +51,12 @@ class Parser(ArgumentParser):
         types = {key: option_type(option) for parser in parsers for key, option in parser_options(parser).items()}
         self.refuse(explain(message, ex, types))
 
+    def add_options(self, options: Mapping[str, tuple[Any, Any, str]]) -> None:
+        """Add options by name, each with its type, its default (... for one that must be given) and its help."""
+        for name, (kind, default, text) in options.items():
+            given: dict[str, Any] = {"required": True} if default is ... else {"default": default}
+            self.add_argument(f"--{name}", type=kind, help=text, **given)
+
     def add_subcommands(self, *args: Any, **kwargs: Any) -> Any:
         """Add subcommands that --help lists by the descriptions of their parsers."""
         action: Any = super().add_subcommands(*args, **kwargs)
