@@ -20,7 +20,6 @@ from eigen2.erl.learners import DDPG, Learner
 from eigen2.erl.learners.gradients import clip_and_check, moments, skipped, step, update_targets
 from eigen2.erl.settings import check_settings, plain_settings
 from eigen2.erl.state import GenerationState, make_batch
-from eigen2.errors import ALL_AGENTS_FAILED, RunStopped
 
 
 class ERLModule(PopulationModule):
@@ -184,16 +183,7 @@ class ERLModule(PopulationModule):
         population.broadcast_learner(adam_moments, self.communicator)
         failed = state.quarantine.find_failed(state.fitness, population, self.optimizer, self.communicator)
         context = self.evolution_context()
-        needed = failed[context.learners :] if operators else failed
-        if needed.all():
-            raise RunStopped(
-                f"all agents{' that evolve' * (len(needed) < len(failed))} ({len(needed)}) failed in "
-                f"generation {state.generation}, not finite: "
-                f"{state.quarantine.fault_names()}; start again with a lower model.actor_lr, model.critic_lr, "
-                "model.max_grad_norm or model.reward_scale",
-                ALL_AGENTS_FAILED,
-            )
-        state.quarantine.warn(state.generation, context.learners, evolution=bool(operators))
+        state.quarantine.report(failed, state.generation, context.learners, evolution=bool(operators))
         if context.learners:
             population.restore_learners(failed, adam_moments)
         if operators and self.population_size > 1:

@@ -11,6 +11,7 @@ from eigen2.distributed.communicator import Communicator
 from eigen2.erl.learners import Losses
 from eigen2.erl.learners.gradients import PARTS, state_faults
 from eigen2.erl.population import Population
+from eigen2.errors import ALL_AGENTS_FAILED, RunStopped
 
 log = logging.getLogger(__name__)
 
@@ -94,12 +95,20 @@ class Quarantine:
         counts = self.faults[:, row].reshape(len(PARTS), -1).sum(1).tolist()
         return ", ".join(names + [part for part, count in zip(PARTS, counts, strict=True) if count])
 
-    def warn(self, generation: int, learners: int, evolution: bool) -> None:
-        """Log agents whose numbers were not finite, and what becomes of those that failed.
+    def report(self, failed: Bool[Tensor, " agents"], generation: int, learners: int, evolution: bool) -> None:
+        """Log this process's agents whose numbers were not finite, and what becomes of those that failed.
 
         The first `learners`, 0 if all agents evolve, go on from the champion; others are replaced if there is
-        `evolution`.
+        `evolution`. Raises RunStopped if no agent is left to evolve or, without evolution, at all.
         """
+        needed = failed[learners:] if evolution else failed
+        if needed.all():
+            raise RunStopped(
+                f"all agents{' that evolve' * (len(needed) < len(failed))} ({len(needed)}) failed in generation "
+                f"{generation}, not finite: {self.fault_names()}; start again with a lower model.actor_lr, "
+                "model.critic_lr, model.max_grad_norm or model.reward_scale",
+                ALL_AGENTS_FAILED,
+            )
         rows = self.affected.nonzero().flatten().tolist()
         if not rows:
             return
