@@ -113,12 +113,16 @@ def test_nothing_unsafe(path: Path) -> None:
 
 
 def unsafe(nodes: Iterable[ast.AST]) -> list[str]:
-    """Return the calls that would run code from a file or a string."""
+    """Return the calls, and imports, that would run code from a file or a string."""
+    nodes = [*nodes]
     calls = [node for node in nodes if isinstance(node, ast.Call)]
+    froms = [
+        f"{node.module}.{alias.name}" for node in nodes if isinstance(node, ast.ImportFrom) for alias in node.names
+    ]
     given = [{key.arg: ast.unparse(key.value) for key in call.keywords} for call in calls]
     names = [ast.unparse(call.func) for call in calls]
     refused = {"eval", "exec", "yaml.load", "yaml.unsafe_load", "yaml.full_load", "os.system", "os.popen"}
-    return [
+    called = [
         name
         for name, options in zip(names, given, strict=True)
         if name in refused
@@ -126,6 +130,7 @@ def unsafe(nodes: Iterable[ast.AST]) -> list[str]:
         or (name == "np.load" and options.get("allow_pickle", "False") != "False")
         or options.get("shell", "False") != "False"
     ]
+    return called + [name for name in froms if name in {*refused, "torch.load", "numpy.load"}]
 
 
 @pytest.mark.parametrize(
@@ -136,6 +141,7 @@ def unsafe(nodes: Iterable[ast.AST]) -> list[str]:
         "torch.load(a)",
         "np.load(a, allow_pickle=True)",
         "subprocess.run(a, shell=True)",
+        "from os import system",
     ],
 )
 def test_a_planted_danger_is_found(line: str) -> None:

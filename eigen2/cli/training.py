@@ -211,7 +211,7 @@ class EigenCLI(LightningCLI):
 
     def _checkpoint(self) -> str | None:
         root, path = Path(self.trainer.default_root_dir), self._get(self.config, "ckpt_path")
-        return find_checkpoint(root, path, or_start=False)
+        return find_checkpoint(root, path or "best", or_start=False)  # null in the configuration of a fit
 
     def _resources(self) -> dict[str, Any]:
         """Return accelerator, devices, memory budget and prices of this command, as groups of a configuration."""

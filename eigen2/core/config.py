@@ -32,7 +32,7 @@ def require_known(owner: str, names: Iterable[str], known: Collection[str], see:
     """Raise UserError for the first of names that `owner` has no setting for; `see` is where all are described."""
     for name in names:
         if name not in known:
-            near = difflib.get_close_matches(name, sorted(known), 1)
+            near = difflib.get_close_matches(str(name), sorted(known), 1)
             raise UserError(f"{owner} has no setting {name}{f': did you mean {near[0]}?' if near else f'; see {see}'}")
 
 

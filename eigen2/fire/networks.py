@@ -87,8 +87,8 @@ def load_champion(file: Path) -> tuple[Ensemble, Mapping[str, Any]]:
         if state["champion_generation"] < 0:
             raise UserError(f"{file} has no champion: none was validated before it was written; fit longer")
         settings: Mapping[str, Any] = saved["settings"]
-        if "model.networks" not in settings:
-            raise UserError(f"{file} is by an earlier version of eigen2, whose agents were other networks; fit again")
+        if "model.networks" not in settings or any(name.startswith("champion.networks.") for name in state):
+            raise UserError(f"{file} is by an earlier version of eigen2, which saved other networks; fit again")
         require_range("model.networks", count := settings["model.networks"], least=1, most=MOST_MEMBERS)
         network = Ensemble(QMap(settings["model.width"], settings["model.prior"]) for _ in range(count))
         weights = {

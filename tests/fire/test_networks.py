@@ -137,7 +137,7 @@ def test_the_policy_closes_gaps_in_a_wall_where_it_has_never_seen_them() -> None
     ("change", "said"),
     [
         ({"model.networks": 10**9}, "model.networks is 1000000000; it must be at least 1 and at most 100"),
-        (None, "is by an earlier version of eigen2, whose agents were other networks; fit again"),
+        (None, "is by an earlier version of eigen2, which saved other networks; fit again"),
     ],
 )
 def test_champions_of_another_number_of_networks_are_refused(

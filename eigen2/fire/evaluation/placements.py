@@ -15,7 +15,7 @@ from eigen2.core.datamodule import TestResult
 from eigen2.core.saved_run import flatten
 from eigen2.errors import UserError
 from eigen2.files import Folder, archive_other_test, object_schema, writing
-from eigen2.fire.landscapes.landscape import SPLITS, Landscape, Split, Terrain, synthetic
+from eigen2.fire.landscapes.landscape import SERIES, SPLITS, Landscape, Split, Terrain, synthetic
 from eigen2.fire.landscapes.rasters import Region, RegionFiles, read_region, tiles
 from eigen2.fire.simulation.spread import FireModel
 
@@ -40,7 +40,8 @@ _FIRE = object_schema({}, dict.fromkeys(FIRE_SETTINGS, _NUMBER))
 _SHARES = {"type": "object", "additionalProperties": _NUMBER, "propertyNames": {"pattern": "^[0-9]{2,3}$"}}
 _TERRAIN = object_schema({"fuel": _SHARES, **dict.fromkeys(("water", "slope", "patchiness", "cell_size"), _NUMBER)})
 _SYNTHETIC = object_schema(
-    {"grid_size": _SIZE, "seed": _COUNT, "number": _COUNT}, {"split": _SPLIT, "terrain": _TERRAIN, "fire": _FIRE}
+    {"grid_size": _SIZE, "seed": _COUNT, "number": _COUNT},
+    {"split": {"enum": [*SERIES]}, "terrain": _TERRAIN, "fire": _FIRE},
 )
 _REGION = object_schema({name: _FILES.pop(name) for name in ("elevation", "fuel")}, _FILES)
 _TILE = object_schema({"grid_size": _SIZE, "region": _REGION, "number": _COUNT}, {"split": _SPLIT, "fire": _FIRE})
@@ -56,10 +57,10 @@ SCHEMA = object_schema(
 )
 """Schema of a file of placements.
 
-- `landscapes`: `{"grid_size": 32, "seed": 0, "number": 5}` is a synthetic landscape of `FuelBreakEnv(grid_size,
-  seed=seed)`; with a `"split"`, it is one of a run with that `data.landscape_seed` and, with `"terrain"`, that
-  `data.terrain`; with a `"region"` as `data.region` in place of the seed, a tile of rasters (without a `"split"`, one
-  of all);
+- `landscapes`: `{"grid_size": 32, "seed": 0, "number": 5}` is a synthetic landscape; with a `"split"`, it is one of a
+  run with that `data.landscape_seed` and, with `"terrain"`, that `data.terrain`, or with the `"split"` `environment`
+  one of `FuelBreakEnv(grid_size, seed=seed)`; with a `"region"` as `data.region` in place of the seed, a tile of
+  rasters (without a `"split"`, one of all);
 - `placements`: for each name, one list of breaks for every landscape: numbers of cells, `row * columns + column`;
 - `fire`: `duration` (minutes), `wind_speed` (km/h) and `wind_from` (degrees) where a landscape has no `"fire"` of its
   own;

@@ -131,7 +131,7 @@ def place(
     Of the cells that it can pay for, the network's value above the lowest of the window, divided by the cell's cost,
     decides; a tile in which `downstream_share` in place of the network saves more gets the breaks of that. It spends
     nothing once no fire burns a cell of some value, 0 or more. No break is placed where `barred`, or the cost is NaN.
-    Raises UserError if nothing burns, or no break is allowed or paid for.
+    Raises UserError if nothing burns, no break is allowed, or the budget is below what any costs.
     """
     breaks = np.zeros(region.missing.shape, bool)
     costs = np.ones(breaks.shape) if costs is None else costs
@@ -142,8 +142,9 @@ def place(
         raise UserError("nothing burns in the region; look at its fuel")
     if not allowed.any():
         raise UserError("no cell that burns may become a break: all are barred or without a cost; look at both rasters")
-    if plan.budget < (least := costs[allowed].min() / costs[counted].sum()) * (1 - 1e-9):
-        raise UserError(f"budget is {plan.budget:g}, which pays for no break; it must be at least {least:.3g}")
+    if plan.budget * (total := float(costs[counted].sum())) + 1e-9 < (least := float(costs[allowed].min())):
+        needed = f"{1.0005 * least / total:.4g}"  # rounded up
+        raise UserError(f"budget is {plan.budget:g}, which pays for no break; it must be at least {needed}")
     tiles = [tile for tile in Tile.all(breaks.shape, plan) if allowed[tile.cells].any()]
     if values is None:
         parts = np.array([costs[tile.cells][counted[tile.cells]].sum() for tile in tiles])

@@ -13,6 +13,8 @@ from eigen2.fire.landscapes.fuels import NON_BURNABLE, WATER, require_known
 TIMBER = 161  # first fuel model with trees
 Split = Literal["train", "validation", "test"]
 SPLITS: tuple[Split, ...] = ("train", "validation", "test")
+Series = Split | Literal["environment"]
+SERIES: tuple[Series, ...] = (*SPLITS, "environment")
 
 RANGES = {
     "elevation": (-500, 9000, "metres"),
@@ -162,14 +164,14 @@ def synthetic(
     size: int,
     seed: int,
     number: int,
-    split: Split | Literal["environment"] | None = None,
+    split: Series | None = None,
     terrain: Terrain | None = None,
 ) -> Landscape:
     """Return a landscape of the series that `seed` determines for a split of a run, or for `FuelBreakEnv`.
 
-    None is the series of the benchmarks, whose landscapes 1 and 2 are the first to validate and to test on.
+    None is a series on which nothing is trained: its landscapes 0 to 3 are the first of each of the others.
     """
-    part = [] if split is None else [(*SPLITS, "environment").index(split)]
+    part = [] if split is None else [SERIES.index(split)]
     return synthesize(size, np.random.default_rng([seed, *part, number]), terrain)
 
 

@@ -46,6 +46,9 @@ def test_a_file_of_placements(tmp_path: Path) -> None:
     path = write(tmp_path / "p.json", {"landscapes": [SPEC], "placements": {"a": [[1]]}, "fire": {"wind_speed": 9}})
     found = read_placements(path)
     np.testing.assert_array_equal(found.landscapes[0].elevation, synthetic(8, 3, 2).elevation)
+    of_environment = write(tmp_path / "e.json", {"landscapes": [{**SPEC, "split": "environment"}]})
+    scene = FuelBreakEnv(8, num_landscapes=3, seed=3).scenes[2]
+    np.testing.assert_array_equal(read_placements(of_environment).landscapes[0].elevation, scene.landscape.elevation)
     assert (found.placements, found.fire, found.generation) == ({"a": [[1]]}, {"wind_speed": 9}, -1)
     assert read_placements(write(tmp_path / "tile.json", {"landscapes": [TILE]})).specs == [TILE]
 

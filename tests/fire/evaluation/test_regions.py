@@ -292,7 +292,7 @@ def test_settings_out_of_range_are_refused() -> None:
         (WATER, 0.1, 1.0, False, "nothing burns in the region"),
         (102, 0.1, np.nan, False, "no cell that burns may become a break"),
         (102, 0.1, 1.0, True, "no cell that burns may become a break"),
-        (102, 0.06, 2.0, False, "budget is 0.06, which pays for no break; it must be at least 0.0625"),
+        (102, 0.06, 2.0, False, "budget is 0.06, which pays for no break; it must be at least 0.06253"),
     ],
 )
 def test_a_region_in_which_no_break_can_be_placed_is_refused(
