@@ -26,14 +26,7 @@ from eigen2.market.data.panel import FeatureScale, MarketPanel, build_panel
 from eigen2.market.data.panel_rows import MEMBER, check_known, describe_barred, describe_members
 from eigen2.market.data.sample import sample_path
 from eigen2.market.data.source import check_features
-from eigen2.market.data.splits import (
-    ENOUGH_DAYS,
-    default_days,
-    describe_days,
-    require_unused,
-    require_window,
-    window_starts,
-)
+from eigen2.market.data.splits import ENOUGH_DAYS, default_days, describe_days, require_unused, require_window
 from eigen2.market.data.universe import Universe, read_membership, resolve
 from eigen2.market.evaluation.backtest import Market, backtest, write
 from eigen2.market.evaluation.champion_record import named_trades, write_champion
@@ -43,11 +36,12 @@ from eigen2.market.evaluation.robustness import Leak, find_leak
 from eigen2.market.features.encoding import ENCODERS, MarketEncoder
 from eigen2.market.networks.columns import MarketSizes, TradeModel
 from eigen2.market.simulation.account import AccountRules
-from eigen2.market.simulation.base import MAX_OBSERVED, EpisodeSettings, MarketEnvironment, window_options
+from eigen2.market.simulation.base import MAX_OBSERVED, EpisodeSettings, MarketEnvironment
 from eigen2.market.simulation.portfolio import make_environment, needed_bytes
 from eigen2.market.simulation.returns import relative_returns
 from eigen2.market.simulation.rules import TradingRules
 from eigen2.market.simulation.simulate import Policy, hide_window_end
+from eigen2.market.simulation.windows import draw_starts, walk_forward, window_options, window_starts
 from eigen2.market.synthetic.generator import SyntheticMarket
 
 
@@ -300,20 +294,12 @@ class MarketDataModule(RolloutDataModule):
     def training_options(self, generation: int, seed: int) -> dict[str, Any]:
         """Draw one window from each of equal parts of the training days, so that every generation sees every era."""
         starts = [*chain(*window_starts(self.panel.splits.train, self.window_days, self.context_days - 1))]
-        rng = generator(seed, Role.WINDOWS, generation)
-        # fitness windows and exploration windows are each spread over all days
-        counts = (self.windows_per_generation, self.exploration_windows)
-        fractions = [(part + rng.random()) / windows for windows in counts for part in range(windows)]
-        # a fraction just below 1 may round to 1
-        return self.window_options(starts[min(int(fraction * len(starts)), len(starts) - 1)] for fraction in fractions)
+        counts = self.windows_per_generation, self.exploration_windows
+        return self.window_options(draw_starts(starts, counts, generator(seed, Role.WINDOWS, generation)))
 
     def validation_starts(self) -> list[int]:
-        """Return first days of windows that walk forward evenly over each span; its last ends on its last day."""
-        spans = window_starts(self.panel.splits.validation, self.window_days)
-        windows = -(-self.validation_windows // len(spans))
-        to_cover_all, distinct = -(-len(self.panel.splits.validation[0]) // self.window_days), len(spans[0])
-        count = min(max(windows, to_cover_all), distinct)
-        return [round(day) for days in spans for day in np.linspace(days[0], days[-1], count).tolist()]
+        """Return the first days of the validation windows, see `walk_forward`."""
+        return walk_forward(self.panel.splits.validation, self.window_days, self.validation_windows)
 
     def validation_options(self) -> dict[str, Any]:
         """Return the reset options of the validation windows."""

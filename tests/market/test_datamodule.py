@@ -3,7 +3,6 @@
 import math
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -20,14 +19,14 @@ from eigen2.distributed.communicator import Communicator
 from eigen2.errors import UserError
 from eigen2.market import datamodule as rollouts
 from eigen2.market.data.panel import MarketPanel
-from eigen2.market.data.splits import Splits, window_starts
+from eigen2.market.data.splits import Splits
 from eigen2.market.data.universe import Universe
 from eigen2.market.datamodule import MarketDataModule
 from eigen2.market.networks.columns import TradeModel
 from eigen2.market.simulation.account import AccountRules
-from eigen2.market.simulation.base import window_options
 from eigen2.market.simulation.portfolio import make_environment
 from eigen2.market.simulation.rules import CLOSE_REASONS, TradingRules
+from eigen2.market.simulation.windows import window_options, window_starts
 from eigen2.market.synthetic.generator import SyntheticMarket
 from eigen2.memory.owners import account
 from tests.market.panels import plain_scale
@@ -121,7 +120,11 @@ def test_training_windows_lie_in_the_training_days(
 def test_the_outermost_draws_lie_in_the_training_days(
     value: float, fitness: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rollouts, "generator", lambda *_: SimpleNamespace(random=lambda: value))
+    class Drawn(np.random.Generator):
+        def random(self) -> float:
+            return value
+
+    monkeypatch.setattr(rollouts, "generator", lambda *_: Drawn(np.random.PCG64(0)))
     data = with_panel(empty_panel(150, 50, 30), windows_per_generation=fitness)
     options = data.training_options(0, 0)
     assert_inside_training(data, options)

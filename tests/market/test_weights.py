@@ -28,12 +28,13 @@ from eigen2.market.serving.gym import TradingEnv
 from eigen2.market.serving.orders import write_orders
 from eigen2.market.serving.trader import Trader
 from eigen2.market.simulation.account import AccountRules
-from eigen2.market.simulation.base import EpisodeSettings, window_options
+from eigen2.market.simulation.base import EpisodeSettings
 from eigen2.market.simulation.policies import momentum, order_by_score
 from eigen2.market.simulation.portfolio import PortfolioEnvironment
 from eigen2.market.simulation.random_policies import random_baseline
 from eigen2.market.simulation.rules import TradingRules
 from eigen2.market.simulation.simulate import Policy, simulate
+from eigen2.market.simulation.windows import window_options
 from eigen2.market.synthetic.ceiling import ceiling
 from eigen2.market.synthetic.generator import SyntheticMarket, write_parquet
 from tests.command import eigen2

@@ -141,11 +141,6 @@ def _remedy(days: int, dated: Collection[str] = ()) -> str:
     return f"bring more days{later}, or set " + " ".join(f"--data.{name} {days // part}" for name, part in free.items())
 
 
-def window_starts(spans: Iterable[range], window_days: int, first: int = 0) -> list[range]:
-    """Return, for each span of days, the first days of windows that lie within it, from day `first` on."""
-    return [range(max(span.start, first), span.stop - window_days + 1) for span in spans]
-
-
 def require_window(
     splits: Splits, context_days: int, trading_days: int, settlement_days: int, dated: Collection[str] = ()
 ) -> None:

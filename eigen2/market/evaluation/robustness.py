@@ -17,10 +17,11 @@ from eigen2.market.data.panel import MarketPanel
 from eigen2.market.evaluation.performance import annualised_return
 from eigen2.market.features.encoding import MarketEncoder
 from eigen2.market.simulation.account import AccountRules, Capacity
-from eigen2.market.simulation.base import EpisodeSettings, window_options
+from eigen2.market.simulation.base import EpisodeSettings
 from eigen2.market.simulation.portfolio import make_environment
 from eigen2.market.simulation.rules import TradingRules
 from eigen2.market.simulation.simulate import Policy, Simulation, play_days
+from eigen2.market.simulation.windows import window_options
 
 COSTS_BPS = (0.0, 10.0, 30.0)  # commission per side, without slippage
 CUTS = (0.25, 0.5, 0.75)  # parts of the tested days after which the future is shuffled

@@ -17,14 +17,15 @@ from eigen2.errors import UserError, require_range
 from eigen2.market.data.cache import load_panel
 from eigen2.market.data.panel import MarketPanel
 from eigen2.market.data.sample import sample_path
-from eigen2.market.data.splits import default_days, window_starts
+from eigen2.market.data.splits import default_days
 from eigen2.market.data.universe import Universe, resolve
 from eigen2.market.features.averages import CLIP
 from eigen2.market.features.encoding import AverageEncoder
 from eigen2.market.simulation.account import AccountRules
-from eigen2.market.simulation.base import EpisodeSettings, window_options
+from eigen2.market.simulation.base import EpisodeSettings
 from eigen2.market.simulation.portfolio import make_environment
 from eigen2.market.simulation.rules import TradingRules
+from eigen2.market.simulation.windows import window_options, window_starts
 from eigen2.market.synthetic.generator import SyntheticMarket
 
 PARTS = ("market", "columns", "portfolio")  # parts of an observation, in this order

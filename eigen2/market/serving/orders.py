@@ -11,11 +11,11 @@ from jaxtyping import Bool, Float, Int, Shaped
 
 from eigen2.market.data.panel_rows import members
 from eigen2.market.simulation.account import AccountRules, Capacity
-from eigen2.market.simulation.base import window_options
 from eigen2.market.simulation.environment import TradingEnvironment
 from eigen2.market.simulation.portfolio import PortfolioEnvironment, make_environment
 from eigen2.market.simulation.rules import CLOSE_REASONS, TradingRules
 from eigen2.market.simulation.simulate import Day, Policy, Prices, play_days
+from eigen2.market.simulation.windows import window_options
 
 COLUMNS = (
     *("date", "ticker", "action", "size", "target_pct", "stake_pct"),

@@ -1,7 +1,6 @@
 """What environments of the market share: the windows of an episode, and the agents' accounts."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,6 +13,7 @@ from eigen2.errors import UserError, require_range
 from eigen2.market.simulation.account import AccountRecord, AccountRules, Accounts, Capacity, observed_room
 from eigen2.market.simulation.bars import CLOSE, final_closes, market_table
 from eigen2.market.simulation.rules import TradingRules
+from eigen2.market.simulation.windows import window_options
 
 MAX_OBSERVED = 65_504.0  # bound of observed numbers, the largest in half precision
 MONEY_FIELDS = {
@@ -37,11 +37,6 @@ class EpisodeSettings(NamedTuple):
     def window_days(self) -> int:
         """Return the days of a window."""
         return self.trading_days + self.settlement_days
-
-
-def window_options(starts: Iterable[int], trading_days: int, window_days: int) -> dict[str, Any]:
-    """Return the reset options of windows of `window_days` from their first days, with orders on `trading_days`."""
-    return {"starts": list(starts), "trading_days": trading_days, "window_days": window_days}
 
 
 class MarketEnvironment(ABC):

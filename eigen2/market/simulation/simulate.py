@@ -13,9 +13,10 @@ from torch import Tensor
 from eigen2.errors import require_range
 from eigen2.market.evaluation import performance
 from eigen2.market.simulation.account import AccountRules, Capacity
-from eigen2.market.simulation.base import MarketEnvironment, window_options
+from eigen2.market.simulation.base import MarketEnvironment
 from eigen2.market.simulation.portfolio import make_environment
 from eigen2.market.simulation.rules import TradingRules
+from eigen2.market.simulation.windows import window_options
 
 Prices = Float32[np.ndarray, "days columns bars"]  # see `MarketPanel.prices`
 Policy = Callable[[dict[str, Tensor]], Tensor]

@@ -13,11 +13,11 @@ from torch import Tensor
 
 from eigen2.errors import UserError, require_range
 from eigen2.market.simulation.account import AccountRules
-from eigen2.market.simulation.base import window_options
 from eigen2.market.simulation.environment import TradingEnvironment
 from eigen2.market.simulation.policies import CLOSE, OPEN, momentum_pct, order_largest
 from eigen2.market.simulation.rules import TradingRules
 from eigen2.market.simulation.simulate import Policy, play_days
+from eigen2.market.simulation.windows import window_options
 from eigen2.market.synthetic.generator import SyntheticMarket
 
 TARGETS = 3  # take-profits tried by every rule, evenly spaced in their logarithms over the range allowed

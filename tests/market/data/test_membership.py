@@ -28,11 +28,12 @@ from eigen2.market.features.encoding import AverageEncoder
 from eigen2.market.serving.gym import TradingEnv
 from eigen2.market.serving.trader import Trader
 from eigen2.market.simulation.account import AccountRules
-from eigen2.market.simulation.base import EpisodeSettings, window_options
+from eigen2.market.simulation.base import EpisodeSettings
 from eigen2.market.simulation.policies import buy_and_hold, minimum_variance
 from eigen2.market.simulation.portfolio import make_environment
 from eigen2.market.simulation.rules import TradingRules
 from eigen2.market.simulation.simulate import simulate
+from eigen2.market.simulation.windows import window_options
 from eigen2.market.synthetic.generator import SyntheticMarket
 from tests.command import eigen2
 from tests.market.conftest import Fitted

@@ -17,9 +17,10 @@ from eigen2.market.features.averages import CLIP, column_groups, spans
 from eigen2.market.features.encoding import AverageEncoder, WindowEncoder
 from eigen2.market.simulation.account import AccountRules
 from eigen2.market.simulation.bars import tie_breaks
-from eigen2.market.simulation.base import EpisodeSettings, window_options
+from eigen2.market.simulation.base import EpisodeSettings
 from eigen2.market.simulation.environment import TradingEnvironment
 from eigen2.market.simulation.rules import TradingRules
+from eigen2.market.simulation.windows import window_options
 from eigen2.market.synthetic.generator import SyntheticMarket
 from tests.market.panels import plain_scale
 

@@ -18,9 +18,10 @@ from eigen2.market.data.panel import build_panel
 from eigen2.market.features.encoding import AverageEncoder
 from eigen2.market.serving.gym import TradingEnv
 from eigen2.market.simulation.account import AccountRules
-from eigen2.market.simulation.base import EpisodeSettings, window_options
+from eigen2.market.simulation.base import EpisodeSettings
 from eigen2.market.simulation.environment import TradingEnvironment
 from eigen2.market.simulation.rules import TradingRules
+from eigen2.market.simulation.windows import window_options
 from eigen2.market.synthetic.generator import SyntheticMarket
 from eigen2.registration import ENV_ID
 

@@ -8,9 +8,9 @@ import torch
 from hypothesis import strategies as st
 
 from eigen2.market.simulation.account import AccountRules
-from eigen2.market.simulation.base import window_options
 from eigen2.market.simulation.environment import TradingEnvironment
 from eigen2.market.simulation.rules import CLOSE_REASONS, TradingRules
+from eigen2.market.simulation.windows import window_options
 
 NAN = float("nan")
 EXECUTIONS = ("next_open", "close")

@@ -13,9 +13,9 @@ from torch import Tensor
 from eigen2.errors import UserError
 from eigen2.market.simulation.account import AccountRules
 from eigen2.market.simulation.bars import market_table, tie_breaks
-from eigen2.market.simulation.base import window_options
 from eigen2.market.simulation.environment import TradingEnvironment, largest_orders
 from eigen2.market.simulation.rules import CLOSE_REASONS, TradingRules
+from eigen2.market.simulation.windows import window_options
 from tests.market.simulation.episodes import (
     EXECUTIONS,
     NAN,

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from eigen2.errors import UserError
 from eigen2.market.simulation.account import AccountRules
 from eigen2.market.simulation.bars import tie_breaks
-from eigen2.market.simulation.base import window_options
 from eigen2.market.simulation.portfolio import PortfolioEnvironment, make_environment
 from eigen2.market.simulation.rules import TradingRules
+from eigen2.market.simulation.windows import window_options
 from tests.market.simulation.episodes import EXECUTIONS, NAN, flat, random_prices, random_windows, with_delistings
 from tests.market.simulation.reference import ReferenceAccount
 

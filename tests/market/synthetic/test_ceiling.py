@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from eigen2.errors import UserError
-from eigen2.market.simulation.base import window_options
 from eigen2.market.simulation.environment import TradingEnvironment
 from eigen2.market.simulation.policies import momentum_pct
 from eigen2.market.simulation.rules import TradingRules
+from eigen2.market.simulation.windows import window_options
 from eigen2.market.synthetic.ceiling import (
     RULES,
     THRESHOLDS_PCT,
