@@ -2,7 +2,8 @@
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from numbers import Integral, Real
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
@@ -48,6 +49,19 @@ def install_hint(extra: str) -> str:
 
 class UserError(ValueError):
     """Bad input: one line that names the thing, its value and the remedy; the CLI prints it and exits with 2."""
+
+
+@contextmanager
+def damage_as_user_error(what: str, remedy: str) -> Iterator[None]:
+    """Turn whatever a decoder raises on damaged bytes, which may be anything, into a UserError of one line."""
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:
+        if is_shortage(error):
+            raise
+        raise UserError(f"{what} ({one_line(error)}); {remedy}") from error
 
 
 class _Ended(BaseException):

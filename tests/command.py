@@ -9,6 +9,7 @@ import os
 import socket
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
@@ -42,6 +43,20 @@ def eigen2(*words: object, cwd: Path = ROOT, env: Mapping[str, str] | None = Non
         env: whole environment, of which only what is read after imports counts; None takes that of this process.
     """
     return Started(words, cwd, env).ended()
+
+
+def free_port() -> int:
+    """Return a port of this machine that nothing listens on."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        return int(taken.getsockname()[1])
+
+
+def wait_until(condition: Callable[[], object], seconds: float = 120) -> None:
+    """Wait for what another process or thread does."""
+    until = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < until, "it never happened"
+        time.sleep(0.01)
 
 
 class Started:

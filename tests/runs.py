@@ -29,6 +29,11 @@ def finish(root: Path, *options: object) -> CompletedProcess[str]:
     return done
 
 
+def contents(folder: Path) -> dict[Path, bytes]:
+    """Return the bytes of all files in a folder."""
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
 def state(root: Path, data: str = "MarketDataModule") -> dict[str, object]:
     """Return what a resumed run depends on of the last checkpoint, whichever number of processes wrote it."""
     path = root / "checkpoints" / "last.ckpt"

@@ -11,6 +11,7 @@ import pytest
 from eigen2.errors import UserError
 from eigen2.files import Folder, replacing, write
 from tests.command import eigen2
+from tests.runs import contents
 from tests.test_architecture import FILES
 
 SMALL = ["--config", "tests/small.yaml", "--trainer.max_epochs", 3]
@@ -175,10 +176,6 @@ def linked_to(trained: Path, tmp_path: Path, names: list[str]) -> tuple[Path, Pa
         (root / name).rename(target)
         (root / name).symlink_to(target)
     return root, outside
-
-
-def contents(folder: Path) -> dict[Path, bytes]:
-    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def test_files_of_a_received_run_that_are_links_are_not_written_to(trained: Path, tmp_path: Path) -> None:

@@ -18,9 +18,9 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from eigen2.core.networks import Ensemble, Sizes, StackedNetwork, with_tied
-from eigen2.core.saved_run import altered_as_user_error, saved_part, saved_run
+from eigen2.core.saved_run import altered_as_user_error, require_champion, saved_part, saved_run
 from eigen2.core.signatures import sign, verify
-from eigen2.errors import UserError, is_shortage, one_line
+from eigen2.errors import UserError, damage_as_user_error, one_line
 from eigen2.files import Folder
 from eigen2.runtime.checksums import verify_checksum
 
@@ -173,16 +173,10 @@ def _checksum(config: Mapping[str, Any], weights: bytes) -> str:
 
 def read_checkpoint(file: Path) -> dict[str, Any]:
     """Return tensors and plain values of a checkpoint; raise a UserError if it is damaged or not eigen2's."""
-    try:
+    with damage_as_user_error(f"checkpoint {file} cannot be read", "is it damaged? give another one"):
         verify_checksum(file)
         # mapped, so that the replay buffer beside the weights is not read
         checkpoint: dict[str, Any] = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
-    except Exception as error:  # a decoder may raise anything on damaged bytes
-        if is_shortage(error):
-            raise
-        raise UserError(
-            f"checkpoint {file} cannot be read ({one_line(error)}); is it damaged? give another one"
-        ) from error
     return checkpoint
 
 
@@ -194,8 +188,7 @@ def _from_checkpoint(file: Path) -> ExportedChampion:
         workload = f"{spec['workload']}, whose champion only validate, test and fire place use"
         raise UserError(f"checkpoint {file} is of the workload {workload}; give one of another workload")
     generation, fitness = (state[f"population.champion_{name}"].item() for name in ("generation", "fitness"))
-    if generation < 0:
-        raise UserError(f"checkpoint {file} has no champion: none was validated before it was written")
+    require_champion(generation, f"checkpoint {file}")
     config = {
         "format": FORMAT,
         **{name: spec[name] for name in ("workload", "actor", "sizes")},

@@ -57,6 +57,13 @@ def saved_part(saved: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     return part
 
 
+def require_champion(generation: int, what: str = "the checkpoint") -> int:
+    """Return the generation in which a champion was found; raise a UserError if it is -1, that of none."""
+    if generation < 0:
+        raise UserError(f"{what} has no champion: none was validated before it was written; fit longer")
+    return generation
+
+
 def require_same_settings(saved: Mapping[str, Any], current: Mapping[str, Any]) -> None:
     """Refuse to resume with settings, by full key, that differ from the checkpoint's; log those that `MAY_CHANGE`."""
     changed = describe_changes(saved, current)

@@ -13,6 +13,7 @@ from eigen2.core.datamodule import TestResult
 from eigen2.core.module import GenerationModule
 from eigen2.core.networks import MOST_MEMBERS, Ensemble, require_width, weight_bytes
 from eigen2.core.randomness import Role, generator, torch_seed
+from eigen2.core.saved_run import require_champion
 from eigen2.dqn import losses
 from eigen2.dqn.collector import Actions, draw_batch, draw_slots, replay_fields
 from eigen2.dqn.datamodule import DQNDataModule, Policy
@@ -176,8 +177,7 @@ class DQNModule(GenerationModule[DQNDataModule]):
 
     def champion_policy(self) -> Policy:
         """Return the champion's policy; UserError if there is none."""
-        if self.champion_generation < 0:
-            raise UserError("the checkpoint has no champion: none was validated before it was written")
+        require_champion(int(self.champion_generation))
         return self.greedy(self.champion)
 
     def validate_champion(self) -> float:

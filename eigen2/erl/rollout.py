@@ -13,6 +13,7 @@ from eigen2.core.datamodule import RolloutDataModule, TrainedPolicies
 from eigen2.core.environment import Observation, Policy, play
 from eigen2.core.networks import Inputs
 from eigen2.core.randomness import Role
+from eigen2.core.saved_run import require_champion
 from eigen2.core.shared_replay import SharedReplay
 from eigen2.distributed.communicator import Communicator
 from eigen2.erl.evolution.selection import rank
@@ -20,7 +21,6 @@ from eigen2.erl.evolution.statistics import reliability
 from eigen2.erl.exploration import Draws, explore
 from eigen2.erl.population import DDPGAgent, Population
 from eigen2.erl.state import GenerationState
-from eigen2.errors import UserError
 
 MIN_RELIABILITY = 0.8  # reliability from which the fittest agent may become champion
 # standard errors by which a new champion must be better, tuned on synthetic markets that the docs do not report
@@ -135,7 +135,7 @@ class Rollout:
 
         Raises a UserError if there is none.
         """
-        self._champion_generation()
+        require_champion(int(self.population.champion_generation))
         self.data.record_agent(0)
         return float(self._play_alone(self.population.champion).mean())
 
@@ -149,14 +149,10 @@ class Rollout:
 
     def trained_policies(self, tried: int, seed: int) -> TrainedPolicies:
         """Return champion and population as policies; raise a UserError if there is no champion."""
-        population, generation = self.population, self._champion_generation()
+        population = self.population
+        generation = require_champion(int(population.champion_generation))
         agents = [self.policy(agent) for agent in population.agents]
         return TrainedPolicies(self.policy(population.champion), agents, generation, tried, seed)
-
-    def _champion_generation(self) -> int:
-        if (generation := int(self.population.champion_generation)) < 0:
-            raise UserError("the checkpoint has no champion: none was validated before it was written")
-        return generation
 
 
 def beats(candidate: Float[Tensor, " windows"], champion: Float[Tensor, " windows"]) -> bool:

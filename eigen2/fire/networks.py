@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from eigen2.core.export import read_checkpoint
 from eigen2.core.networks import MOST_MEMBERS, Ensemble, require_width
-from eigen2.core.saved_run import altered_as_user_error, saved_part, saved_run
+from eigen2.core.saved_run import altered_as_user_error, require_champion, saved_part, saved_run
 from eigen2.errors import UserError, require_range
 from eigen2.fire.simulation.environment import BURNS, DOWNSTREAM, FINEST, PLANES, REWARD_UNIT
 
@@ -84,8 +84,7 @@ def load_champion(file: Path) -> tuple[Ensemble, Mapping[str, Any]]:
     if (workload := saved_part(saved, "inference").get("workload")) != "fire":
         raise UserError(f"{file} is a checkpoint of the workload {workload}; give one of fire")
     with altered_as_user_error(str(file)):
-        if state["champion_generation"] < 0:
-            raise UserError(f"{file} has no champion: none was validated before it was written; fit longer")
+        require_champion(int(state["champion_generation"]), str(file))
         settings: Mapping[str, Any] = saved["settings"]
         if "model.networks" not in settings or any(name.startswith("champion.networks.") for name in state):
             raise UserError(f"{file} is by an earlier version of eigen2, which saved other networks; fit again")

@@ -24,7 +24,7 @@ from lightning.pytorch.utilities.migration.utils import migrate_checkpoint
 from torch import Tensor
 
 from eigen2 import compat
-from eigen2.errors import UserError, is_shortage, one_line, require_range
+from eigen2.errors import UserError, damage_as_user_error, is_shortage, one_line, require_range
 from eigen2.files import Folder, move_into_place
 from eigen2.runtime.checksums import DamagedFile, generation_of, verify_checksum, write_checksum
 
@@ -62,15 +62,10 @@ class DurableCheckpointIO(TorchCheckpointIO):
         self, path: str | Path, map_location: Any = "cpu", weights_only: bool | None = None
     ) -> dict[str, Any]:
         """Load tensors and plain values, never code; raises UserError if the checksum of the file does not match."""
-        try:
+        with damage_as_user_error(f"checkpoint {path} cannot be read", "is it damaged? give another one"):
             verify_checksum(Path(path))
             checkpoint: dict[str, Any] = super().load_checkpoint(path, map_location, weights_only=True)
             migrate_checkpoint(checkpoint)  # Lightning would itself, and raise anything for a version that is none
-        except Exception as error:  # a decoder may raise anything on damaged bytes
-            if is_shortage(error):
-                raise
-            reason = one_line(error)
-            raise UserError(f"checkpoint {path} cannot be read ({reason}); is it damaged? give another one") from error
         return checkpoint
 
 
@@ -299,16 +294,10 @@ def verify_checkpoint(path: Path) -> None:
 
 def read_part(path: Path) -> dict[str, Any]:
     """Return a part's tensors, mapped from its file; raises UserError if it is damaged or missing."""
-    try:
+    remedy = f"a checkpoint by several processes needs the folder {PARTS} beside it: give one that has it"
+    with damage_as_user_error(f"part {path} of the checkpoint cannot be read", remedy):
         verify_checksum(path, path.stem)
         part: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-    except Exception as error:  # a decoder may raise anything on damaged bytes
-        if is_shortage(error):
-            raise
-        raise UserError(
-            f"part {path} of the checkpoint cannot be read ({one_line(error)}); a checkpoint by several processes "
-            f"needs the folder {PARTS} beside it: give one that has it"
-        ) from error
     return part
 
 

@@ -13,6 +13,7 @@ from lightning.pytorch.cli import LightningCLI
 from eigen2.cli.main import main
 from eigen2.market.data.sample import sample_path
 from tests.command import ROOT, eigen2
+from tests.runs import contents
 
 SMALL = ["--config", "tests/small.yaml"]
 
@@ -163,9 +164,9 @@ def test_validate_reproduces_the_fit_and_keeps_its_curves(run: Path, capsys: pyt
 
 
 def test_a_refused_run_leaves_the_previous_run_unchanged(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    before = contents(run)
     refusal(capsys, "--trainer.default_root_dir", run, "--data.replay_capacity", "900000000000")
-    assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
+    assert contents(run) == before
 
 
 def test_metrics_of_every_generation(run: Path) -> None:

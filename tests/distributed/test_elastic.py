@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from eigen2.runtime.checkpoint import listed_parts
-from tests.command import ROOT
-from tests.distributed.test_processes import RUN, assert_same, fit, folder, wait_for
+from tests.command import ROOT, wait_until
+from tests.distributed.test_processes import RUN, assert_same, fit, folder
 
 SOON = "last_call_timeout=2,keep_alive_interval=2,keep_alive_max_attempt=5"
 # else a node that joins waits for the address of the store, which the first node does not publish a second time
@@ -43,14 +43,14 @@ def test_a_run_loses_a_node_gains_one_and_ends_as_an_unbroken_run(tmp_path: Path
         port = probe.getsockname()[1]
     nodes = [node(root, port)]  # the first holds the rendezvous
     try:
-        wait_for(lambda: writers(root) == 1, 600)
+        wait_until(lambda: writers(root) == 1, 600)
         nodes.append(node(root, port))
-        wait_for(lambda: writers(root) == 2, 600)
+        wait_until(lambda: writers(root) == 2, 600)
         for process in (*psutil.Process(nodes[1].pid).children(recursive=True), psutil.Process(nodes[1].pid)):
             process.kill()
-        wait_for(lambda: writers(root) == 1, 600)
+        wait_until(lambda: writers(root) == 1, 600)
         nodes.append(node(root, port))
-        wait_for(lambda: writers(root) == 2, 600)
+        wait_until(lambda: writers(root) == 2, 600)
     finally:
         for each in nodes:
             each.send_signal(signal.SIGTERM)  # ends all after the same generation

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from eigen2.errors import LOST_CONTACT
-from tests.command import ROOT
-from tests.distributed.test_processes import RUN, assert_same, fit, folder, wait_for
+from tests.command import ROOT, wait_until
+from tests.distributed.test_processes import RUN, assert_same, fit, folder
 
 MACHINES = {"eigen2-a": "10.77.0.1", "eigen2-b": "10.77.0.2"}
 
@@ -71,7 +71,7 @@ def start(root: Path, timeout_s: float, generations: int) -> list[subprocess.Pop
 def test_a_machine_that_is_cut_off_ends_both_in_one_line_and_the_run_resumes(tmp_path: Path) -> None:
     root = tmp_path / "spread"
     started = start(root, 6, 1000)
-    wait_for(lambda: (root / "checkpoints" / "last.ckpt").exists())
+    wait_until(lambda: (root / "checkpoints" / "last.ckpt").exists())
     assert do("ip", "-n", "eigen2-b", "link", "set", "eigen2-b", "down")
     for process in started:
         _, errors = process.communicate(timeout=60)

@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ import torch
 
 from eigen2.errors import LOST_CONTACT, TERMINATED
 from eigen2.runtime.checkpoint import listed_parts
-from tests.command import ROOT, Started, eigen2, together
+from tests.command import ROOT, Started, eigen2, together, wait_until
 from tests.golden.cases import evolution
 from tests.runs import metrics, state
 
@@ -137,13 +136,6 @@ def test_torchrun_starts_all_again_when_one_is_killed(alone: Path, tmp_path: Pat
     assert_same(alone, root)
 
 
-def wait_for(condition: Callable[[], object], seconds: float = 120) -> None:
-    until = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < until, "it never happened"
-        time.sleep(0.02)
-
-
 def faulty(
     root: Path, fault: tuple[str, int, int], timeout_s: float = 60, world: int = 3, generations: int = GENERATIONS
 ) -> list[Started]:
@@ -186,7 +178,7 @@ def test_twenty_faults_anywhere_end_the_others_in_time_and_change_nothing(tmp_pa
         reached = torch.load(last, weights_only=True)["epoch"] + 1 if last.exists() else 0
         started = faulty(root, (place, reached + int(chance.integers(2)), rank), timeout_s, world, goal)
         stops = place.startswith("stop ")
-        wait_for(lambda broken=started[rank]: not broken.process.is_alive() or is_stopped(broken))
+        wait_until(lambda broken=started[rank]: not broken.process.is_alive() or is_stopped(broken))
         begun = time.monotonic()
         others = [started[other].ended(60) for other in range(world) if other != rank]
         slowest = max(slowest, time.monotonic() - begun)
@@ -206,7 +198,7 @@ def is_stopped(started: Started) -> bool:
 def test_one_process_is_asked_to_stop_and_all_do_after_the_same_generation(alone: Path, tmp_path: Path) -> None:
     root = tmp_path / "run"
     started = together(2, *RUN, *folder(root, 1000))
-    wait_for(lambda: (root / "checkpoints" / "last.ckpt").exists())
+    wait_until(lambda: (root / "checkpoints" / "last.ckpt").exists())
     pid = started[1].process.pid
     assert pid is not None
     os.kill(pid, signal.SIGTERM)

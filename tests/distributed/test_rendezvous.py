@@ -15,7 +15,7 @@ import torch.distributed as dist
 
 from eigen2.distributed.rendezvous import LOOPBACK, listen, rendezvous
 from eigen2.errors import LOST_CONTACT, UserError
-from tests.command import server
+from tests.command import free_port, server
 from tests.distributed.meeting import listening, meet, orphan
 
 SOON = timedelta(seconds=20)
@@ -60,12 +60,6 @@ def test_who_does_not_come_is_not_waited_for_for_ever() -> None:
     assert isinstance(rendezvous(dist.HashStore(), 0, 1, SOON), dist.PrefixStore)
     with pytest.raises(RuntimeError, match=r"2 of 3 processes did not join within 0\.2 s"):
         rendezvous(dist.HashStore(), 0, 3, timedelta(seconds=0.2))
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind((LOOPBACK, 0))
-        return int(probe.getsockname()[1])
 
 
 def start(function: Callable[..., None], *args: object) -> Any:

@@ -151,8 +151,3 @@ class Proxy:
 def proxy_to(port: int) -> Iterator[Proxy]:
     with contextlib.closing(Proxy(port)) as proxy:
         yield proxy
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        return int(taken.getsockname()[1])

@@ -19,8 +19,8 @@ from eigen2.runtime import bucket as bucket_module
 from eigen2.runtime.bucket import CheckpointFile, CheckpointStore, Place, connect, describe_error, resolve
 from eigen2.runtime.checkpoint import listed_parts, read_part
 from eigen2.runtime.uploader import UploadQueue, retry
-from tests.command import ROOT
-from tests.runtime.buckets import SECRET, Bucket, Proxy, checkpoint, failing, free_port, proxy_to
+from tests.command import ROOT, free_port
+from tests.runtime.buckets import SECRET, Bucket, Proxy, checkpoint, failing, proxy_to
 from tests.runtime.test_checkpoint_parts import write
 
 PART = 5 * 2**20

@@ -10,6 +10,7 @@ import torch
 
 from eigen2.runtime.checkpoint import DurableCheckpointIO
 from tests.command import eigen2
+from tests.runs import contents
 
 SMALL = ["--config", "tests/small.yaml", "--trainer.max_epochs", 3]
 GROUPS = ("callbacks", "hyper_parameters", "eigen2.settings", "eigen2.config", "eigen2.inference", "eigen2.data_used")
@@ -47,10 +48,6 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         paths = ("best_model_path", "kth_best_model_path", "last_model_path", "dirpath", "owed")
         state |= dict.fromkeys(paths, "a path") | {"monitor": "a name"}
     return checkpoint
-
-
-def contents(folder: Path) -> dict[Path, bytes]:
-    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def check(

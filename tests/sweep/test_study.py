@@ -5,8 +5,6 @@ import os
 import signal
 import sqlite3
 import sys
-import time
-from collections.abc import Callable
 from contextlib import closing, suppress
 from pathlib import Path
 
@@ -17,7 +15,7 @@ from eigen2.cli.main import main
 from eigen2.errors import install_hint
 from eigen2.files import Folder
 from eigen2.sweep import trial
-from tests.command import ROOT, Started
+from tests.command import ROOT, Started, wait_until
 
 study = pytest.importorskip("eigen2.sweep.study")
 
@@ -53,13 +51,6 @@ def rows(folder: Path) -> list[dict[str, str]]:
 def started(folder: Path, *more: object) -> Started:
     """Start a sweep in its own process."""
     return Started(options(folder, SPACE, *more), prepare=fake)
-
-
-def wait_until(condition: Callable[[], bool], seconds: float = 60) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def generations(folder: Path, number: int) -> int:

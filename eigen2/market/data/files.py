@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import csv
 
-from eigen2.errors import UserError, install_hint, is_shortage, one_line
+from eigen2.errors import UserError, damage_as_user_error, install_hint, is_shortage, one_line
 from eigen2.market.data import columns
 from eigen2.market.data.csv_format import CsvFormat, guess_decimal, guess_sep, guess_thousands
 from eigen2.market.data.dates import ISO, DateFormat, guess_dates, times_of_day
@@ -284,7 +284,7 @@ def _read_sheet(path: Path, where: str) -> bytes:
     except ImportError as error:
         raise UserError(f"{where} is an Excel file: {install_hint('xlsx')}, or save it as CSV") from error
     content = BytesIO()
-    try:
+    with damage_as_user_error(f"{where} cannot be read as Excel", "is it damaged or cut short? save it again"):
         _require_small_parts(path, where)
         with closing(load_workbook(path, read_only=True, data_only=True)) as book:
             sheet = book.worksheets[0]
@@ -299,13 +299,6 @@ def _read_sheet(path: Path, where: str) -> bytes:
             for row in chain(first, rows):
                 writer.writerow([*row[:width], *[""] * (width - len(row))])
                 require_size(path, where, content.tell())
-    except UserError:
-        raise
-    except Exception as error:  # a decoder may raise anything on damaged bytes
-        if is_shortage(error):
-            raise
-        reason = one_line(error)
-        raise UserError(f"{where} cannot be read as Excel: damaged or cut short? ({reason})") from error
     return content.getvalue()
 
 

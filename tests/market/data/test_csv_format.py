@@ -170,4 +170,4 @@ def test_a_real_excel_file(tmp_path):
 
 def test_a_broken_excel_file(tmp_path):
     (tmp_path / "p.xlsx").write_bytes(b"PK\x03\x04 cut")
-    assert_refused(tmp_path / "p.xlsx", "cannot be read as Excel: damaged or cut short")
+    assert_refused(tmp_path / "p.xlsx", r"cannot be read as Excel \(.+\); is it damaged or cut short")
