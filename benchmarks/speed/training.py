@@ -50,11 +50,12 @@ class PlainAgent:
     """Agent with its own modules and optimizers, and the weights of one row of a population."""
 
     def __init__(self, full: FullScale, population: Population, row: int) -> None:
-        data, agent, self.row = full.data, population.agents[row], row
+        data, self.row = full.data, row
         assert isinstance(full.module.learner, DDPG)
         self.learner = full.module.learner
-        self.actor, self.target_actor = (_network(data.make_actor(), agent.actor) for _ in range(2))
-        self.critic, self.target_critic = (_network(data.make_critic(), agent.critic) for _ in range(2))
+        actor, critic = (rows[row : row + 1] for rows in (population.actor, population.critic))
+        self.actor, self.target_actor = (_network(data.make_actor(), actor) for _ in range(2))
+        self.critic, self.target_critic = (_network(data.make_critic(), critic) for _ in range(2))
         rates = zip((self.actor, self.critic), full.module.learning_rates(), strict=True)
         self.optimizers = [torch.optim.Adam(net.parameters(), lr=rate) for net, rate in rates]
 

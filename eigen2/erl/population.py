@@ -41,10 +41,9 @@ class Population(nn.Module):
     noise: Tensor  # (agents,) standard deviation of each agent's exploration noise
     origin: Tensor  # (all agents,) how the last evolution made each, a place in `evolution.statistics.origins`
     parents_fitness: Tensor  # (all agents,) fitness of each agent's parents when they were chosen; 0 at first
-    mean_actor: Tensor  # (1, weights) moving averages of the elites, see `average`; NaN before the first
-    mean_critic: Tensor
-    champion_actor: Tensor  # (1, weights) copies of the champion, an agent or a mean of elites
-    champion_critic: Tensor
+    mean_actor: Tensor  # (1, weights) moving average of the elites, see `average`; NaN before the first
+    champion_actor: Tensor  # (1, weights) copy of the champion, an agent or a mean of elites
+    champion_critic: Tensor  # (1, weights) the first learner's when the champion was found: others may be untrained
     champion_fitness: Tensor  # its validation fitness, float64, -inf before the first
     champion_windows: Tensor  # (validation windows,) the same by window
     champion_generation: Tensor  # the generation it was found in, -1 before the first
@@ -81,7 +80,6 @@ class Population(nn.Module):
             "origin": torch.zeros(communicator.total, dtype=torch.int64),
             "parents_fitness": torch.zeros(communicator.total, dtype=torch.float64),
             "mean_actor": torch.empty_like(self.actor[:1]),
-            "mean_critic": torch.empty_like(self.critic[:1]),
             "champion_actor": torch.empty_like(self.actor[:1]),
             "champion_critic": torch.empty_like(self.critic[:1]),
             "champion_fitness": torch.tensor(0.0, dtype=torch.float64),
@@ -105,7 +103,8 @@ class Population(nn.Module):
         if self.heads is not None:
             return {"actor": self.head, "noise": self.noise}
         targets = {"actor_target": self.actor_target, "critic_target": self.critic_target}
-        return self._networks() | targets | {"noise": self.noise}
+        networks = {"actor": self.actor.detach(), "critic": self.critic.detach()}
+        return networks | targets | {"noise": self.noise}
 
     def row_names(self) -> tuple[str, ...]:
         """Return the names of the tensors with a row for each agent in a `state_dict`."""
@@ -137,9 +136,8 @@ class Population(nn.Module):
         self.noise.fill_(noise)
         self.origin.zero_()
         self.parents_fitness.zero_()
-        self._set_champion(first, torch.full_like(self.champion_windows, -math.inf), -1)
+        self._set_champion(first["actor"], first["critic"], torch.full_like(self.champion_windows, -math.inf), -1)
         self.mean_actor.fill_(torch.nan)
-        self.mean_critic.fill_(torch.nan)
 
     def cleanup_memory(self) -> int:
         """Free the gradients, which the next training step allocates again, and return their bytes."""
@@ -174,37 +172,32 @@ class Population(nn.Module):
 
     @torch.no_grad()
     def average(self, elites: Sequence[int], communicator: Communicator) -> None:
-        """Move the exponential averages by `ELITE_AVERAGE_RATE` towards the mean of some agents, whoever owns them."""
-        networks, chosen = self._networks(), sorted(elites)
-        sums = {name: torch.zeros_like(rows[:1]) for name, rows in networks.items()}
+        """Move the exponential average by `ELITE_AVERAGE_RATE` towards the mean of some agents, whoever owns them."""
+        rows, chosen = self.rows()["actor"], sorted(elites)
+        total = torch.zeros_like(rows[:1])
         for first in range(0, len(chosen), ELITES_AT_ONCE):
             some = chosen[first : first + ELITES_AT_ONCE]
-            fetched = communicator.fetch(networks, [some] * communicator.world, "elites")
-            sums = {name: total + fetched[name].sum(0, keepdim=True) for name, total in sums.items()}
-        whole = self._whole({name: total / len(chosen) for name, total in sums.items()})
-        for name, mean in (("actor", self.mean_actor), ("critic", self.mean_critic)):
-            newest = whole[name]
-            mean.copy_(torch.where(mean.isnan(), newest, torch.lerp(mean, newest, ELITE_AVERAGE_RATE)))
+            fetched = communicator.fetch({"actor": rows}, [some] * communicator.world, "elites")
+            total += fetched["actor"].sum(0, keepdim=True)
+        mean, newest = self.mean_actor, self.whole_actors(total / len(chosen))
+        mean.copy_(torch.where(mean.isnan(), newest, torch.lerp(mean, newest, ELITE_AVERAGE_RATE)))
 
     def set_champion(self, row: int | None, fitness: Tensor, generation: int, communicator: Communicator) -> None:
         """Copy agent `row`, whichever process owns it, or the mean of the elites, into every process's champion.
 
         `fitness` (validation windows,) is its validation fitness by window.
         """
-        mean = {"actor": self.mean_actor, "critic": self.mean_critic}
-        agent = mean if row is None else self._whole(communicator.broadcast(self._networks(), row, "the champion"))
-        self._set_champion(agent, fitness, generation)
-
-    def _networks(self) -> dict[str, Tensor]:
-        if self.heads is not None:
-            return {"actor": self.head}
-        return {"actor": self.actor.detach(), "critic": self.critic.detach()}
-
-    def _whole(self, agents: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        """Return all weights of agents' actors, and their critics, from rows of `_networks`."""
+        actor, critic = self.mean_actor, self.critic.detach()
+        if row is not None:
+            chosen = communicator.broadcast({"actor": self.rows()["actor"]}, row, "the champion")
+            actor = self.whole_actors(chosen["actor"])
         if self.heads is None:
-            return agents
-        return {"actor": self.heads.join(agents["actor"]), "critic": self.critic.detach()}
+            critic = communicator.broadcast({"critic": critic}, 0, "the first learner's critic")["critic"]
+        self._set_champion(actor, critic, fitness, generation)
+
+    def whole_actors(self, actors: Tensor) -> Tensor:
+        """Return all weights of agents' actors, from rows `actor` of `rows`."""
+        return actors if self.heads is None else self.heads.join(actors)
 
     @property
     def agents_with_networks(self) -> int:
@@ -252,9 +245,9 @@ class Population(nn.Module):
         self.champion_windows.copy_(fitness)
         self.champion_fitness.copy_(fitness.mean())
 
-    def _set_champion(self, agent: Mapping[str, Tensor], fitness: Tensor, generation: int) -> None:
-        self.champion_actor.copy_(agent["actor"])
-        self.champion_critic.copy_(agent["critic"])
+    def _set_champion(self, actor: Tensor, critic: Tensor, fitness: Tensor, generation: int) -> None:
+        self.champion_actor.copy_(actor)
+        self.champion_critic.copy_(critic)
         self.set_champion_fitness(fitness)
         self.champion_generation.fill_(generation)
 
@@ -280,22 +273,11 @@ class DDPGAgent:
     def actor(self) -> Float[Tensor, "1 weights"]:
         """Return the actor's weights, a view; with a shared representation, a copy of an agent's."""
         population = self._population
-        if population.heads is not None and isinstance(self.row, int):
-            return population.heads.join(population.head[self.row : self.row + 1])
-        return self._view(population.actor, population.champion_actor, population.mean_actor)
-
-    @property
-    def critic(self) -> Float[Tensor, "1 weights"]:
-        """Return the critic's weights, a view; with a shared representation, those of the learner."""
-        population = self._population
-        if population.heads is not None and isinstance(self.row, int):
-            return population.critic.detach()
-        return self._view(population.critic, population.champion_critic, population.mean_critic)
-
-    def _view(self, rows: Tensor, champion: Tensor, mean: Tensor) -> Tensor:
-        if isinstance(self.row, int):
-            return rows.detach()[self.row : self.row + 1]
-        return champion if self.row == "champion" else mean
+        if self.row == "champion":
+            return population.champion_actor
+        if self.row == "mean":
+            return population.mean_actor
+        return population.whole_actors(population.rows()["actor"][self.row : self.row + 1])
 
     def act(self, inputs: Inputs) -> Tensor:
         """Return the agent's action for a batch, (1, batch, *action_shape) in [-1, 1]."""

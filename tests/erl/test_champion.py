@@ -101,9 +101,8 @@ def test_the_better_of_the_fittest_and_the_mean_of_elites_becomes_champion_if_it
         assert (int(state["champion_generation"]), float(state["champion_fitness"])) == (since, best)
         if since >= 0:
             then = recorder.states[since, "evolve"]
-            for network in ("actor", "critic"):
-                expected = then[f"mean_{network}"][0] if row is None else then[network][row]
-                assert same(state[f"champion_{network}"][0], expected)
+            assert same(state["champion_actor"][0], then["mean_actor"][0] if row is None else then["actor"][row])
+            assert same(state["champion_critic"][0], then["critic"][0])
         assert recorder.metrics[generation]["validation/elite_mean"] == pytest.approx(means[generation], nan_ok=True)
         told = [recorder.metrics[generation][f"champion/{name}"] for name in ("generation", "validation_fitness")]
         assert told == pytest.approx([since, best] if since >= 0 else [np.nan, np.nan], nan_ok=True)

@@ -204,7 +204,7 @@ def test_a_champion_is_whole_and_acts_as_its_agent() -> None:
     torch.testing.assert_close(with_mean[-1:], population.mean.act(inputs))
     population.set_champion(3, population.champion_windows, 1, Communicator(8))
     assert same(population.champion.actor, population.agents[3].actor)
-    assert same(population.champion.critic, population.critic.detach())
+    assert same(population.champion_critic, population.critic.detach())
 
 
 @pytest.mark.parametrize("shared", [True, False])

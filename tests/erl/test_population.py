@@ -298,7 +298,7 @@ def test_the_mean_of_elites_moves_a_twelfth_of_the_way() -> None:
     assert torch.allclose(population.mean.actor[0], 11 / 12 * first + 1 / 12 * actor[0], atol=1e-6)
     population.set_champion(None, FIVE, 3, Communicator(4))
     assert torch.equal(population.champion.actor, population.mean.actor)
-    assert torch.equal(population.champion.critic, population.mean.critic)
+    assert torch.equal(population.champion_critic, population.critic[:1])
 
 
 def test_counts_are_those_of_the_weights() -> None:
@@ -316,15 +316,13 @@ def test_counts_are_those_of_the_weights() -> None:
 @pytest.mark.parametrize("leading", [1, 4])
 def test_an_agent_is_a_view_that_acts_as_its_row_and_as_the_plain_network(leading: int) -> None:
     population = make_population()
-    handles = [(agent.actor, agent.critic) for agent in population.agents]
+    handles = [agent.actor for agent in population.agents]
     population.actor.detach().mul_(2)
-    population.critic.detach().mul_(2)
     inputs = {"x": normal(leading, BATCH, 1)}
     actions = population.act(inputs)
     assert actions.shape == (4, BATCH, 1)
-    for row, (agent, (actor, critic)) in enumerate(zip(population.agents, handles, strict=True)):
+    for row, (agent, actor) in enumerate(zip(population.agents, handles, strict=True)):
         assert torch.equal(actor[0], population.actor[row])
-        assert torch.equal(critic[0], population.critic[row])
         torch.testing.assert_close(agent.act(inputs), actions[row : row + 1])
         plain = ProbeActor()
         plain.load_state_dict(agent.actor_weights())
@@ -335,13 +333,13 @@ def test_the_champion_is_a_copy() -> None:
     population, inputs = make_population(), {"x": normal(1, BATCH, 1)}
     pointer = population.champion_actor.data_ptr()
     population.set_champion(2, torch.tensor([1 + 2**-40], dtype=torch.float64), 9, Communicator(4))
-    rows = population.actor.detach()[2:3].clone(), population.critic.detach()[2:3].clone()
+    rows = population.actor.detach()[2:3].clone(), population.critic.detach()[:1].clone()
     expected = population.agents[2].act(inputs)
     population.actor.detach().zero_()
     population.critic.detach().zero_()
     champion = population.champion
     assert torch.equal(champion.actor, rows[0])
-    assert torch.equal(champion.critic, rows[1])
+    assert torch.equal(population.champion_critic, rows[1])
     assert torch.equal(champion.act(inputs), expected)
     assert float(population.champion_fitness) == 1 + 2**-40, "in double precision"
     assert int(population.champion_generation) == 9

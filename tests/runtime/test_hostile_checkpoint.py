@@ -97,7 +97,7 @@ def test_no_text_of_a_checkpoint_names_a_file(whole: dict[str, Any], tmp_path: P
 @pytest.mark.parametrize(
     ("place", "value"),
     [
-        ("state_dict/population.mean_critic", {}),
+        ("state_dict/population.mean_actor", {}),
         ("MarketDataModule/replay/storage/day", None),
         ("optimizer_states/0/state/1/exp_avg", torch.zeros(3)),
         ("optimizer_states/0/state/0/step", None),
