@@ -63,10 +63,10 @@ SMALL_TRUNK: Changes = {  # which learns slowly: heads act by the observation be
 
 
 class MatchedERL(ERLModule):
-    """ERL whose learners together take as many gradient steps as there were environment steps in the generation.
+    """ERL whose learner takes as many gradient steps as there were environment steps in the generation.
 
-    `model.gradient_steps` is the most of one learner. It validates once in `every` environment steps, and keeps a
-    `curve` of environment steps, the return of the fittest, and that of the champion.
+    `model.gradient_steps` is the most; agents that all learn share the steps. It validates once in `every` environment
+    steps, and keeps a `curve` of environment steps, the return of the fittest, and that of the champion.
     """
 
     def limit(self, steps: int, every: int) -> None:
@@ -85,10 +85,11 @@ class MatchedERL(ERLModule):
         """Take all gradient steps of the generation."""
         if self.state.slots is not None:
             drawn = len(self.state.slots) // self.batches_per_optimizer_step  # `model.gradient_steps`
-            steps = min((self.played - self.before) // self.learners, drawn)
+            learners = 1 if self.one_learner else self.population_size
+            steps = min((self.played - self.before) // learners, drawn)
             for index in range(steps * self.batches_per_optimizer_step):
                 self.train_batch(index)
-            self.trained += steps * self.learners
+            self.trained += steps * learners
 
     def validate(self) -> None:
         """Validate if a multiple of `every` was passed."""

@@ -149,7 +149,7 @@ class Costs:
             "draws": drawn * elsewhere,
             "fitness": others * most * (8 + 1 + 8 * 2),  # fitness in a window, failed or not, two validation windows
             "curves": others * most * CURVE_BYTES + foreign * FLOAT * self.actor_weights,
-            "elites": ELITES * (plan.agents - len(plan.rows(0))) * FLOAT * self.weights,
+            "elites": ELITES * (plan.agents - len(plan.rows(0))) * FLOAT * self.actor_weights,
             "parents": (self.checkpoint_bytes(1) + FLOAT) * parents,  # with their exploration noise
         }
 

@@ -69,7 +69,7 @@ class PlainAgent:
                 target = target + batch.discount * torch.where(batch.terminated[self.row], 0.0, next_value)
         critic_loss = (self.critic(inputs, batch.action[self.row]) - target).square().mean()
         assert batch.outcomes is not None
-        error = (self.critic.forecast(inputs) - batch.outcomes[self.row]).square().nanmean()
+        error = (self.critic.forecast(inputs) - batch.outcomes[self.row]).square().nanmean(1).nan_to_num(0.0).mean()
         critic_loss = critic_loss + self.learner.forecast_weight * error
         (weight * critic_loss).backward(inputs=list(self.critic.parameters()))
         action = self.actor(inputs)

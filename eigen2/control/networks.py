@@ -73,7 +73,7 @@ class MLPActor(_Perceptron):
 
     def forward(self, inputs: Inputs) -> Tensor:
         """Return actions in [-1, 1], (batch, *action)."""
-        out = self.run(self.flatten(inputs)).tanh()
+        out = self.run(self.flatten(inputs)).float().tanh()  # in bfloat16 it would be 1 from 3.5 on
         return out.reshape(*out.shape[:-1], *self.action)
 
 

@@ -47,8 +47,8 @@ class PopulationModule(GenerationModule[RolloutDataModule]):
     data_class = RolloutDataModule
     make_step_runner: Callable[[torch.device, bool], StepRunner] = staticmethod(step_runner_for)
     remedy = "lower data.replay_capacity, data.batch_size, model.population_size, model.gradient_steps or windows"
-    learners: int  # number of agents that learn by gradients; they come first
-    shared: bool  # whether agents are heads on a trunk that they share
+    one_learner: bool  # whether the first agent alone learns by gradients
+    shared: bool  # whether the others are heads on its trunk
     learner: Learner
     operators: Sequence[Operator]
     compiled: bool  # whether steps of training are compiled on a CPU
@@ -89,13 +89,15 @@ class PopulationModule(GenerationModule[RolloutDataModule]):
         makers = self.network_makers(data)
         with torch_seed(self.seed, Role.WEIGHTS, agent=0):
             weights = sum(weight_bytes(make()) for make in makers)
-            head = head_bytes(makers[0]()) if self.shared else None
+            head = head_bytes(makers[0](), self.shared) if self.one_learner else None
         if stage == "fit":
             self._build_training(makers, weights, head)
         if "population" not in self._modules:  # fitting or validating again continues with this population
-            noise, windows = self.hparams["noise"], data.val_env.windows
-            settings = self.seed, noise, self.learners, windows, self.shared
-            self.population = Population(self.communicator, *makers, *settings)
+            self.population = Population(
+                *(self.communicator, *makers, self.seed, self.hparams["noise"], data.val_env.windows),
+                one_learner=self.one_learner,
+                shared=self.shared,
+            )
         elif weights != 4 * self.population.weights_per_agent or (
             stage == "fit" and data.val_env.windows != len(self.population.champion_windows)
         ):
@@ -111,17 +113,25 @@ class PopulationModule(GenerationModule[RolloutDataModule]):
         data, device, communicator = self.data, self.trainer.strategy.root_device, self.communicator
         agents = len(communicator.rows)
         if self.trainer.is_global_zero:
-            warn_without_injection(self.operators, self.learners, self.population_size)
+            warn_without_injection(self.operators, self.one_learner)
         acting, learning = workspace_bytes(data, self.learner, device, *makers, self.precision)
         accumulate: int = self.hparams["accumulate"]
-        at_once = self.micro_batches_at_once = batches_together(accumulate, self.learners * max(acting, learning))
+        learners = 1 if self.one_learner else self.population_size
+        at_once = self.micro_batches_at_once = batches_together(accumulate, learners * max(acting, learning))
         self.batches_per_optimizer_step = accumulate // at_once
-        is_quick = self.learners == 1 or device.type == "cuda"
+        is_quick = learners == 1 or device.type == "cuda"
         self.batches_per_training_step = BATCHES_PER_TRAINING_STEP if is_quick else 1
         data.training_steps = max(1, math.ceil(self.micro_batches / at_once / self.batches_per_training_step))
-        most_learners = min(self.learners, math.ceil(self.population_size / communicator.world))
-        sizes = weights, most_learners, self.micro_batches, at_once, head
-        require_fit(self.memory, data, communicator, *sizes, again="population" in self._modules)
+        most_learners = min(learners, math.ceil(self.population_size / communicator.world))
+        require_fit(
+            *(self.memory, data, communicator),
+            weights=weights,
+            head=head,
+            learners=most_learners,
+            micro_batches=self.micro_batches,
+            together=at_once,
+            again="population" in self._modules,
+        )
         temporary = max(min(agents, ACTING_AT_ONCE) * acting, most_learners * at_once * learning)
         resumed = checkpoint_bytes(self.trainer)
         if resumed and communicator.world > 1:
@@ -178,8 +188,8 @@ class PopulationModule(GenerationModule[RolloutDataModule]):
 
     def evolution_context(self) -> EvolutionContext:
         """Return the state of the run that operators may depend on."""
-        learners = self.learners if self.learners < self.population_size else 0
-        return EvolutionContext(self.seed, self.current_epoch, learners, self.population.acting_network)
+        first_evolving = int(self.one_learner)
+        return EvolutionContext(self.seed, self.current_epoch, first_evolving, self.population.acting_network)
 
     def validate_champion(self) -> float:
         """Return the champion's validation fitness, played and recorded once more."""
@@ -237,7 +247,8 @@ class PopulationModule(GenerationModule[RolloutDataModule]):
     def check_shapes(self, checkpoint: Mapping[str, Any]) -> None:
         """Refuse a checkpoint of another population size or other networks, by a UserError with both sizes."""
         agents = self.population_size
-        expected = {"head": agents, "actor": 1, "critic": 1} if self.shared else {"actor": agents, "critic": agents}
+        one_learner = {"head": agents, "actor": 1, "critic": 1}
+        expected = one_learner if self.one_learner else {"actor": agents, "critic": agents}
         for name, rows in expected.items():
             size = getattr(self.population, name).shape[1]
             saved = tuple(checkpoint["state_dict"].get(f"population.{name}", torch.empty(0, 0)).shape)
@@ -286,7 +297,7 @@ class PopulationModule(GenerationModule[RolloutDataModule]):
         if (heads := self.population.heads) is None:
             agents = f"{weights} each"
         else:
-            agents = f"heads of {heads.num_weights:,} parameters; the learner has {weights}"
+            agents = f"each {heads.num_weights:,} parameters that evolve; the learner has {weights}"
         return {
             "population": f"{self.population_size} agents, {agents}",
             "replay": f"{self.data.buffer}; training starts at {self.data.replay_min_size:,}",

@@ -58,7 +58,7 @@ def _row_tensors(checkpoint: dict[str, Any], names: Iterable[str]) -> dict[str, 
     """Return dictionary and key of every tensor with a row per agent, by name; dictionaries in use are copied first."""
     weights = checkpoint["state_dict"] = dict(checkpoint["state_dict"])
     found = {name: (weights, name) for name in (f"population.{name}" for name in names)}
-    # of a shared representation, whose names are of heads, all hold what the optimizer does
+    # where one agent alone learns, all hold what the optimizer does
     optimizers = [
         {**optimizer, "state": {key: dict(state) for key, state in optimizer["state"].items()}}
         for optimizer in checkpoint.get("optimizer_states", ())

@@ -1,4 +1,4 @@
-"""One trunk for all agents, and a head for each."""
+"""What evolves where one agent alone learns: a head on its trunk, or a whole actor, for each agent."""
 
 import torch
 from jaxtyping import Float
@@ -9,7 +9,7 @@ from eigen2.errors import UserError
 
 
 class Heads(StackedNetwork):
-    """A network run with the heads of many agents, as rows, on a trunk that they share.
+    """A network run with the heads of many agents, as rows, on the trunk of the learner, which they share.
 
     The class or instance attribute `head_parameters` of the network names the weights of its head, or modules that hold
     them. What a network of `over_agents` broadcast computes from the trunk and from inputs that all agents share alone
@@ -17,13 +17,14 @@ class Heads(StackedNetwork):
 
     Args:
         network: the network of an agent.
-        shared: all its weights, (1, weights), of which those of the trunk are read in every call.
+        learner: all weights of the learner, (1, weights), of which those of the trunk are read in every call.
+        shared: whether there is a trunk; if not, all weights are the head's.
     """
 
-    def __init__(self, network: StackedNetwork, shared: Tensor) -> None:
+    def __init__(self, network: StackedNetwork, learner: Tensor, shared: bool = True) -> None:
         super().__init__(network.network, network.single_agent)
-        name, self._shared = type(self.network).__name__, shared
-        named = tuple(getattr(self.network, "head_parameters", ()))
+        name, self._learner = type(self.network).__name__, learner
+        named = tuple(getattr(self.network, "head_parameters", ())) if shared else tuple(self.shapes)
         self.names = [each for each in self.shapes if any(f"{each}.".startswith(f"{one}.") for one in named)]
         if not self.names:
             raise UserError(
@@ -37,7 +38,7 @@ class Heads(StackedNetwork):
 
     def weights(self, rows: Float[Tensor, "agents weights"]) -> Weights:
         """Return named weights: those of heads (agents, *shape), those of the trunk (1, *shape) if they broadcast."""
-        trunk = torch.split(self._shared.detach(), [shape.numel() for shape in self.shapes.values()], dim=1)
+        trunk = torch.split(self._learner.detach(), [shape.numel() for shape in self.shapes.values()], dim=1)
         agents = 1 if self.over_agents == "broadcast" else len(rows)
         named = {
             name: piece.reshape(1, *shape).expand(agents, *shape)
@@ -53,12 +54,12 @@ class Heads(StackedNetwork):
 
     def join(self, rows: Float[Tensor, "agents weights"]) -> Float[Tensor, "agents all"]:
         """Return all weights of agents with these heads."""
-        whole = self._shared.detach().repeat(len(rows), 1)
+        whole = self._learner.detach().repeat(len(rows), 1)
         whole[:, self.chosen.to(rows.device)] = rows
         return whole
 
 
-def head_bytes(network: nn.Module) -> int:
+def head_bytes(network: nn.Module, shared: bool) -> int:
     """Return the bytes of the weights of an agent's head."""
     stacked = StackedNetwork(network)
-    return 4 * Heads(stacked, torch.empty(1, stacked.num_weights)).num_weights
+    return 4 * Heads(stacked, torch.empty(1, stacked.num_weights), shared).num_weights

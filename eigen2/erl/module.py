@@ -46,9 +46,9 @@ class ERLModule(PopulationModule):
         noise_min: exploration noise does not fall below this (0 or more).
         random_warmup: play exploration windows with random actions, uniform in [-1, 1], until training starts.
         validate_every: generations from one validation to the next (1 or more); before the first there is no champion.
-        learners: number of agents that learn by gradients, the first ones; the others only evolve, play no exploration
-            windows unless these are the fitness, and get a learner's actor by the operator Injection (1 to
-            population_size; null: all learn and evolve).
+        learners: agents that learn by gradients: null, all learn and evolve; 1, the first learns alone, and the others
+            only evolve, play no exploration windows unless these are the fitness, and get its actor by the operator
+            Injection.
         representation: own: every agent has all its weights; shared: the first agent learns alone, and the others are
             heads on the trunk of its actor, which only evolve and get its head by the operator Injection.
         compile: compile optimizer steps on CPUs, which takes a minute or more at the start and makes long runs faster;
@@ -98,8 +98,8 @@ class ERLModule(PopulationModule):
         self.save_hyperparameters(plain_settings(settings), logger=False)
         self.population_size, self.micro_batches = population_size, gradient_steps * accumulate
         self.shared = representation == "shared" and population_size > 1  # one agent has nothing to share
-        self.learners, self.learner = 1 if self.shared else learners or population_size, learner
-        self.compiled = compile
+        self.one_learner = self.shared or (learners == 1 and population_size > 1)
+        self.learner, self.compiled = learner, compile
         self.operators, self.validate_every = tuple(evolution or ()), validate_every
         self.make_networks, self.communicator = (actor, critic), Communicator(population_size)
 
@@ -142,9 +142,7 @@ class ERLModule(PopulationModule):
         if state.noise is not None:
             state.noise.prepare()
         if last:
-            # the one synchronization with the device
-            broken = state.quarantine.record_step(None if bool(finite.all()) else ~finite)
-            with skipped(self.population, self.optimizer, broken):
+            with skipped(self.population, self.optimizer, state.quarantine.record_step(finite)):
                 self.optimizer.step(run=partial(self.step_runner, self.update_weights, {}, train_actor))  # type: ignore[call-overload]
 
     def compute_gradients(
@@ -183,9 +181,9 @@ class ERLModule(PopulationModule):
         population.broadcast_learner(adam_moments, self.communicator)
         failed = state.quarantine.find_failed(state.fitness, population, self.optimizer, self.communicator)
         context = self.evolution_context()
-        state.quarantine.report(failed, state.generation, context.learners, evolution=bool(operators))
-        if context.learners:
-            population.restore_learners(failed, adam_moments)
+        state.quarantine.report(failed, state.generation, self.one_learner, evolution=bool(operators))
+        if self.one_learner and failed[0]:
+            population.restore_learner(adam_moments)
         if operators and self.population_size > 1:
             state.evolution = evolve(state.fitness, population, adam_moments, operators, context, self.communicator)
         decayed = (population.noise * self.hparams["noise_decay"]).clamp(min=self.hparams["noise_min"])

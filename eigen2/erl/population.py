@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from eigen2.core.networks import Inputs, StackedNetwork, with_tied
@@ -22,20 +22,20 @@ ELITE_AVERAGE_RATE = 1 / 12
 class Population(nn.Module):
     """Actors, critics and targets of this process's agents as rows, and the champion beside them.
 
-    The communicator's rows are the agents of this process. With a `shared` representation, actor, critic and targets
-    have one row, the learner's, which every process holds, and agents are rows of `head`, of which the first is its.
+    The communicator's rows are the agents of this process. With `one_learner`, actor, critic and targets have one row,
+    the learner's, which every process holds, and agents are rows of `head`, of which the first is its.
 
     Args:
         make_actor: builds one actor, `forward(inputs) -> (batch, *action_shape)` in [-1, 1].
         make_critic: builds one critic, `forward(inputs, action) -> (batch,)`.
         seed: of the initial weights; agent i's depend on (seed, i) alone.
         noise: initial standard deviation of every agent's exploration noise, in action units of [-1, 1].
-        learners: agents of the whole population that learn by gradients, the first ones; None for all.
         windows: validation windows.
-        shared: whether agents are heads on the trunk of the first agent's actor; only the first then learns.
+        one_learner: whether the first agent alone learns by gradients, and the others only evolve.
+        shared: whether agents are heads on the trunk of the first agent's actor, which then alone learns.
     """
 
-    head: Tensor  # (agents, weights of a head), of a shared representation
+    head: Tensor  # (agents, weights) what evolves where one learns: heads or, if nothing is shared, whole actors
     actor_target: Tensor  # slow copies (agents, weights)
     critic_target: Tensor
     noise: Tensor  # (agents,) standard deviation of each agent's exploration noise
@@ -43,7 +43,7 @@ class Population(nn.Module):
     parents_fitness: Tensor  # (all agents,) fitness of each agent's parents when they were chosen; 0 at first
     mean_actor: Tensor  # (1, weights) moving average of the elites, see `average`; NaN before the first
     champion_actor: Tensor  # (1, weights) copy of the champion, an agent or a mean of elites
-    champion_critic: Tensor  # (1, weights) the first learner's when the champion was found: others may be untrained
+    champion_critic: Tensor  # (1, weights) where one learns, its critic when the champion was found
     champion_fitness: Tensor  # its validation fitness, float64, -inf before the first
     champion_windows: Tensor  # (validation windows,) the same by window
     champion_generation: Tensor  # the generation it was found in, -1 before the first
@@ -55,25 +55,27 @@ class Population(nn.Module):
         make_critic: Callable[[], nn.Module],
         seed: int,
         noise: float,
-        learners: int | None = None,
         windows: int = 1,
+        one_learner: bool = False,
         shared: bool = False,
     ) -> None:
         super().__init__()
-        self._rows = communicator.rows
+        self._rows, one_learner = communicator.rows, one_learner or shared
         self.size = size = len(self._rows)  # agents of this process
-        learners = 1 if shared else communicator.total if learners is None else learners
-        self.learners = len(range(learners)[self._rows.start : self._rows.stop])  # of this process
+        self.learners = int(0 in self._rows) if one_learner else size  # of this process
+        alone = communicator.total == 1
         with torch_seed(seed, Role.WEIGHTS, agent=0):
-            self.actor_network = StackedNetwork(make_actor(), single_agent=communicator.total == 1)
-            self.critic_network = StackedNetwork(make_critic(), single_agent=learners == 1)  # runs for learners only
+            self.actor_network = StackedNetwork(make_actor(), single_agent=alone)
+            self.critic_network = StackedNetwork(make_critic(), single_agent=alone or one_learner)  # runs for learners
         self.weights_per_agent = self.actor_network.num_weights + self.critic_network.num_weights
-        rows = 1 if shared else size
+        rows = 1 if one_learner else size
         self.actor = nn.Parameter(torch.empty(rows, self.actor_network.num_weights))
         self.critic = nn.Parameter(torch.empty(rows, self.critic_network.num_weights))
-        self.heads = Heads(self.actor_network, self.actor) if shared else None
+        self.heads = Heads(self.actor_network, self.actor, shared) if one_learner else None
+        evolving = 0 if self.heads is None else self.heads.num_weights
+        one = {"head": torch.empty(size, evolving), "champion_critic": torch.empty_like(self.critic[:1])}
         buffers = {
-            **({} if self.heads is None else {"head": torch.empty(size, self.heads.num_weights)}),
+            **(one if one_learner else {}),
             "actor_target": torch.empty_like(self.actor),
             "critic_target": torch.empty_like(self.critic),
             "noise": torch.empty(size),
@@ -81,7 +83,6 @@ class Population(nn.Module):
             "parents_fitness": torch.zeros(communicator.total, dtype=torch.float64),
             "mean_actor": torch.empty_like(self.actor[:1]),
             "champion_actor": torch.empty_like(self.actor[:1]),
-            "champion_critic": torch.empty_like(self.critic[:1]),
             "champion_fitness": torch.tensor(0.0, dtype=torch.float64),
             "champion_windows": torch.empty(windows, dtype=torch.float64),
             "champion_generation": torch.tensor(0),
@@ -136,7 +137,7 @@ class Population(nn.Module):
         self.noise.fill_(noise)
         self.origin.zero_()
         self.parents_fitness.zero_()
-        self._set_champion(first["actor"], first["critic"], torch.full_like(self.champion_windows, -math.inf), -1)
+        self._set_champion(first["actor"], torch.full_like(self.champion_windows, -math.inf), -1)
         self.mean_actor.fill_(torch.nan)
 
     def cleanup_memory(self) -> int:
@@ -144,10 +145,6 @@ class Population(nn.Module):
         freed = sum(rows.grad.nbytes for rows in self.parameters() if rows.grad is not None)
         self.zero_grad(set_to_none=True)
         return freed
-
-    def learner_rows(self, rows: Tensor) -> Tensor:
-        """Return the rows of the learners."""
-        return rows if self.learners == len(rows) else rows[: self.learners]
 
     def act(self, inputs: Inputs) -> Tensor:
         """Return every agent's action, (agents, batch, *action_shape) in [-1, 1]."""
@@ -187,13 +184,11 @@ class Population(nn.Module):
 
         `fitness` (validation windows,) is its validation fitness by window.
         """
-        actor, critic = self.mean_actor, self.critic.detach()
+        actor = self.mean_actor
         if row is not None:
             chosen = communicator.broadcast({"actor": self.rows()["actor"]}, row, "the champion")
             actor = self.whole_actors(chosen["actor"])
-        if self.heads is None:
-            critic = communicator.broadcast({"critic": critic}, 0, "the first learner's critic")["critic"]
-        self._set_champion(actor, critic, fitness, generation)
+        self._set_champion(actor, fitness, generation)
 
     def whole_actors(self, actors: Tensor) -> Tensor:
         """Return all weights of agents' actors, from rows `actor` of `rows`."""
@@ -206,7 +201,7 @@ class Population(nn.Module):
 
     @torch.no_grad()
     def broadcast_learner(self, moments: Sequence[Tensor], communicator: Communicator) -> None:
-        """Give all processes what the learner of a shared representation has learned, and its head to the first row."""
+        """Give all processes what the only learner has learned, and its head to the first row."""
         if self.heads is None:
             return
         learned = [self.actor, self.critic, self.actor_target, self.critic_target, *moments]
@@ -216,24 +211,19 @@ class Population(nn.Module):
         self._take_learned_head()
 
     @torch.no_grad()
-    def restore_learners(self, failed: Bool[Tensor, " all"], moments: Sequence[Tensor]) -> None:
-        """Let agents that learn, and failed, go on from the champion, without momentum.
+    def restore_learner(self, moments: Sequence[Tensor]) -> None:
+        """Let the only learner, which failed, go on from the champion, without momentum.
 
-        Second moments stay where they are finite: without them Adam, whose bias correction counts the steps of all
-        agents, would take steps several times too large.
+        Second moments stay where they are finite: without them Adam, whose bias correction counts all steps, would take
+        steps several times too large.
         """
-        shared = self.heads is not None  # every process has the learner
-        own = failed[:1] if shared else failed[self._rows.start :][: self.learners]
-        chosen = own.nonzero()[:, 0].to(self.actor.device)
-        if not len(chosen):
-            return
-        for rows in (self.actor, self.actor_target):
-            rows[chosen] = self.champion_actor
-        for rows in (self.critic, self.critic_target):
-            rows[chosen] = self.champion_critic
+        for rows, champion in ((self.actor, self.champion_actor), (self.critic, self.champion_critic)):
+            rows.copy_(champion)
+        self.actor_target.copy_(self.actor)
+        self.critic_target.copy_(self.critic)
         for first, second in zip(moments[::2], moments[1::2], strict=True):
-            first[chosen] = 0.0
-            second[chosen] = second[chosen].nan_to_num(0.0, 0.0, 0.0)
+            first.zero_()
+            second.nan_to_num_(0.0, 0.0, 0.0)
         self._take_learned_head()
 
     def _take_learned_head(self) -> None:
@@ -245,9 +235,10 @@ class Population(nn.Module):
         self.champion_windows.copy_(fitness)
         self.champion_fitness.copy_(fitness.mean())
 
-    def _set_champion(self, actor: Tensor, critic: Tensor, fitness: Tensor, generation: int) -> None:
+    def _set_champion(self, actor: Tensor, fitness: Tensor, generation: int) -> None:
         self.champion_actor.copy_(actor)
-        self.champion_critic.copy_(critic)
+        if self.heads is not None:
+            self.champion_critic.copy_(self.critic)
         self.set_champion_fitness(fitness)
         self.champion_generation.fill_(generation)
 

@@ -44,14 +44,15 @@ class Quarantine:
         finite = torch.isfinite(values).all(0)
         return torch.where(finite, values, 0.0), finite
 
-    def record_step(self, faults: Bool[Tensor, "parts rows"] | None) -> Bool[Tensor, " rows"] | None:
-        """Record an optimizer step, with `faults` by the first of `PARTS`; return the rows that skip it, if any."""
+    def record_step(self, finite: Bool[Tensor, "parts rows"]) -> Bool[Tensor, " rows"] | None:
+        """Record which of the first `PARTS` are finite in an optimizer step; return the rows that skip it, if any."""
         self.loss.zero_()
         self.steps += 1
-        if faults is None:
+        if bool(finite.all()):  # the step's one synchronization with the device
             self.streak.zero_()
             return None
-        broken, own = faults.any(0), self.with_networks
+        faults, own = ~finite, self.with_networks
+        broken = faults.any(0)
         self.faults[: len(faults), own] += faults[:, own]
         self.skipped[own] += broken[own]
         self.streak[own] = (self.streak[own] + 1) * broken[own]
@@ -95,13 +96,13 @@ class Quarantine:
         counts = self.faults[:, row].reshape(len(PARTS), -1).sum(1).tolist()
         return ", ".join(names + [part for part, count in zip(PARTS, counts, strict=True) if count])
 
-    def report(self, failed: Bool[Tensor, " agents"], generation: int, learners: int, evolution: bool) -> None:
+    def report(self, failed: Bool[Tensor, " agents"], generation: int, one_learner: bool, evolution: bool) -> None:
         """Log this process's agents whose numbers were not finite, and what becomes of those that failed.
 
-        The first `learners`, 0 if all agents evolve, go on from the champion; others are replaced if there is
-        `evolution`. Raises RunStopped if no agent is left to evolve or, without evolution, at all.
+        The only learner goes on from the champion; others are replaced if there is `evolution`. Raises RunStopped if no
+        agent is left to evolve or, without evolution, at all.
         """
-        needed = failed[learners:] if evolution else failed
+        needed = failed[int(one_learner) :] if evolution else failed
         if needed.all():
             raise RunStopped(
                 f"all agents{' that evolve' * (len(needed) < len(failed))} ({len(needed)}) failed in generation "
@@ -114,15 +115,15 @@ class Quarantine:
             return
         named = [
             f"agent {self.first + row} ({self.fault_names(row)}; {int(self.skipped[row])} of {self.steps} steps skipped"
-            f"{self._fate(row, learners, evolution)})"
+            f"{self._fate(row, one_learner, evolution)})"
             for row in rows[:MOST_NAMED]
         ]
         more = f" and {len(rows) - MOST_NAMED} more" if len(rows) > MOST_NAMED else ""
         log.warning("generation %d, not finite: %s%s", generation, ", ".join(named), more)
 
-    def _fate(self, row: int, learners: int, evolution: bool) -> str:
+    def _fate(self, row: int, one_learner: bool, evolution: bool) -> str:
         if not self.failed[row]:
             return ""
-        if self.first + row < learners:
+        if one_learner and self.first + row == 0:
             return ", goes on from the champion"
         return ", replaced" if evolution else ", not replaced without evolution"

@@ -38,15 +38,10 @@ def check_settings(settings: Mapping[str, Any]) -> None:
     for name, limits in RANGES.items():
         if settings[name] is not None or name != "gamma":
             require_range(f"model.{name}", settings[name], **limits)
-    if (learners := settings["learners"]) is not None:
-        require_range("model.learners", learners, least=1, most=settings["population_size"], whole=True)
+    if settings["learners"] not in (None, 1):
+        raise UserError(f"model.learners is {settings['learners']}; set 1 if one agent learns alone, or null for all")
     if settings["representation"] not in ("own", "shared"):
         raise UserError(f"model.representation is {settings['representation']!r}; set own or shared")
-    if settings["representation"] == "shared" and settings["learners"] not in (None, 1):
-        raise UserError(
-            f"model.learners is {settings['learners']}, but of agents with a shared representation the first alone "
-            "learns; leave model.learners out, or set model.representation to own"
-        )
     _check_objects(settings)
     steps, learner = settings["gradient_steps"], settings["learner"]
     if steps and not any(map(learner.trains_actor, range(steps))):
@@ -74,14 +69,12 @@ def _check_objects(settings: Mapping[str, Any]) -> None:
             raise UserError(f"model.evolution has {operator!r}; give operators, each with a name: Elitism(), ...")
 
 
-def warn_without_injection(operators: Sequence[Operator], learners: int, population_size: int) -> None:
-    """Warn if agents evolve, but no operator passes them the actors of those that learn."""
-    injects = any(isinstance(operator, Injection) for operator in operators)
-    if operators and learners < population_size and not injects:
+def warn_without_injection(operators: Sequence[Operator], one_learner: bool) -> None:
+    """Warn if agents evolve, but no operator passes them the actor of the one that learns."""
+    if operators and one_learner and not any(isinstance(operator, Injection) for operator in operators):
         log.warning(
-            "of %d agents only the first %d learn, and the others never get their actors: add "
-            "eigen2.erl.evolution.Injection to model.evolution",
-            *(population_size, learners),
+            "only the first agent learns, and the others never get its actor: add eigen2.erl.evolution.Injection to "
+            "model.evolution"
         )
 
 

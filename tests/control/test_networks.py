@@ -71,3 +71,13 @@ def test_observations_and_actions_may_be_single_numbers() -> None:
     assert actor({"state": state}).shape == (2,)
     expected = plain(critic.layers, torch.stack([state, action], 1))[:, 0]
     torch.testing.assert_close(critic({"state": state}, action), expected)
+
+
+def test_in_bfloat16_large_outputs_stay_below_the_bound() -> None:
+    actor = MLPActor(Sizes({"state": (1,)}, (1,)), hidden=())
+    nn.utils.vector_to_parameters(torch.tensor([4.0, 0.0]), actor.parameters())
+    with torch.autocast("cpu", torch.bfloat16):
+        action = actor({"state": torch.ones(1, 1)})
+    action.sum().backward()
+    assert float(action.detach()) == pytest.approx(torch.tanh(torch.tensor(4.0)).item())
+    assert all(float(part.grad.abs().max()) > 0 for part in actor.parameters() if part.grad is not None)

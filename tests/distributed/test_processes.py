@@ -25,8 +25,8 @@ from tests.runs import metrics, state
 GENERATIONS = 4
 RUN = ("fit", "--config", "tests/small.yaml", "--model.population_size=6", "--data.replay_capacity=1500")
 EVERYTHING = (  # what draws random numbers, moves rows or looks at several agents
-    *("--model.learner=eigen2.erl.learners.TD3", "--model.learners=4"),
-    *evolution("Elitism", "Injection", "TournamentCrossover", "MagnitudeMutation"),
+    "--model.learner=eigen2.erl.learners.TD3",
+    *evolution("Elitism", "TournamentCrossover", "MagnitudeMutation"),
     "--data.replay_capacity=400",  # less than a generation adds
 )
 STRATEGY = "--trainer.strategy=eigen2.distributed.PopulationStrategy"
@@ -90,8 +90,8 @@ def test_any_number_of_processes_comes_to_the_same(world: int, alone: Path, tmp_
 @pytest.mark.parametrize(
     ("words", "world", "comparison"),
     [
-        pytest.param(RUN + EVERYTHING, 4, {}, id="all that draws, moves or compares, some agents alone"),
-        pytest.param(CONTROL, 2, {"data": "ControlDataModule"}, id="another workload"),
+        pytest.param(RUN + EVERYTHING, 4, {}, id="all that draws, moves or compares"),
+        pytest.param(CONTROL, 2, {"data": "ControlDataModule"}, id="another workload, in which one agent learns"),
     ],
 )
 def test_so_do_other_runs(words: tuple[str, ...], world: int, comparison: dict[str, Any], tmp_path: Path) -> None:

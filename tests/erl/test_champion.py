@@ -102,7 +102,6 @@ def test_the_better_of_the_fittest_and_the_mean_of_elites_becomes_champion_if_it
         if since >= 0:
             then = recorder.states[since, "evolve"]
             assert same(state["champion_actor"][0], then["mean_actor"][0] if row is None else then["actor"][row])
-            assert same(state["champion_critic"][0], then["critic"][0])
         assert recorder.metrics[generation]["validation/elite_mean"] == pytest.approx(means[generation], nan_ok=True)
         told = [recorder.metrics[generation][f"champion/{name}"] for name in ("generation", "validation_fitness")]
         assert told == pytest.approx([since, best] if since >= 0 else [np.nan, np.nan], nan_ok=True)
@@ -206,7 +205,7 @@ def test_validating_plays_the_champion_of_the_fit_or_of_a_checkpoint(trained: tu
 def test_fitting_again_goes_on_and_after_a_reset_starts_over_in_the_same_memory() -> None:
     data, module = ProbeRollouts(AIM, replay_capacity=50_000), ERLModule(4, gradient_steps=2)  # many whole pages
     recorders = Recorder(), Recorder(), Recorder()
-    names = [*ROWS, "champion_actor", "champion_critic", "champion_fitness", "champion_generation"]
+    names = [*ROWS, "champion_actor", "champion_fitness", "champion_generation"]
     for recorder, generations in zip(recorders, (2, 4, 2), strict=True):
         make_trainer(recorder, epochs=2).fit(module, datamodule=data)
         assert module.generations_run == generations, "agents tried, by which luck is judged"

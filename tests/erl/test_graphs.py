@@ -33,7 +33,7 @@ RUNS: dict[str, dict[str, Any]] = {
     "a rarer actor": {"population_size": 2, "learner": TD3(policy_delay=5), "gradient_steps": 13},
     "population": {"gradient_steps": 9, "evolution": evolution()},
     "micro-batches": {"gradient_steps": 5, "accumulate": 4, "learner": DDPG()},
-    "some learn": {"learners": 2, "gradient_steps": 9, "learner": TD3(), "random_warmup": True},
+    "one learns": {"learners": 1, "gradient_steps": 9, "learner": TD3(), "random_warmup": True},
 }
 
 
@@ -268,7 +268,7 @@ def uncompiled(monkeypatch: pytest.MonkeyPatch) -> None:
     ("name", "fault"),
     [
         *((name, False) for name in RUNS),
-        *(("population", True), ("some learn", True)),
+        *(("population", True), ("one learns", True)),
         *(pytest.param(name, True, marks=pytest.mark.slow) for name in ("a rarer actor", "micro-batches")),
     ],
 )

@@ -127,10 +127,8 @@ def test_before_the_first_champion_all_processes_hold_the_first_agent() -> None:
         Population(communicator, ProbeActor, ProbeCritic, seed=3, noise=0.0)
         for communicator in (Communicator(4), Communicator(4, 1, 2))
     )
-    for name in ("actor", "critic"):
-        first = getattr(whole, f"champion_{name}")
-        assert torch.equal(first, getattr(whole, name)[:1])
-        assert torch.equal(first, getattr(second, f"champion_{name}"))
+    assert torch.equal(whole.champion_actor, whole.actor[:1])
+    assert torch.equal(whole.champion_actor, second.champion_actor)
 
 
 def test_an_unknown_way_over_agents_is_refused() -> None:
@@ -298,7 +296,6 @@ def test_the_mean_of_elites_moves_a_twelfth_of_the_way() -> None:
     assert torch.allclose(population.mean.actor[0], 11 / 12 * first + 1 / 12 * actor[0], atol=1e-6)
     population.set_champion(None, FIVE, 3, Communicator(4))
     assert torch.equal(population.champion.actor, population.mean.actor)
-    assert torch.equal(population.champion_critic, population.critic[:1])
 
 
 def test_counts_are_those_of_the_weights() -> None:
@@ -333,13 +330,11 @@ def test_the_champion_is_a_copy() -> None:
     population, inputs = make_population(), {"x": normal(1, BATCH, 1)}
     pointer = population.champion_actor.data_ptr()
     population.set_champion(2, torch.tensor([1 + 2**-40], dtype=torch.float64), 9, Communicator(4))
-    rows = population.actor.detach()[2:3].clone(), population.critic.detach()[:1].clone()
+    row = population.actor.detach()[2:3].clone()
     expected = population.agents[2].act(inputs)
     population.actor.detach().zero_()
-    population.critic.detach().zero_()
     champion = population.champion
-    assert torch.equal(champion.actor, rows[0])
-    assert torch.equal(population.champion_critic, rows[1])
+    assert torch.equal(champion.actor, row)
     assert torch.equal(champion.act(inputs), expected)
     assert float(population.champion_fitness) == 1 + 2**-40, "in double precision"
     assert int(population.champion_generation) == 9

@@ -260,30 +260,28 @@ def test_without_evolution_a_lost_agent_stays_out_and_the_others_go_on() -> None
 
 @pytest.mark.parametrize("epochs", [2, 1])
 def test_a_learner_that_failed_goes_on_from_the_champion(epochs: int) -> None:
-    """Before the first champion it goes on from the initial weights of the first agent; the other learner stays."""
+    """Before the first champion it goes on from its initial weights."""
     recorder, last = Recorder(), epochs - 1
     run(
-        Fault("critic", NAN, LAST, generation=last, row=1), recorder, epochs=epochs, learners=2,
-        evolution=evolution(inject_every=1), data={"windows_per_generation": 2},
+        Fault("critic", NAN, LAST, generation=last, row=0), recorder, epochs=epochs, learners=1,
+        evolution=evolution(inject_every=1), data={"replay_min_size": 16, "batch_size": 16},
     )  # fmt: skip
     assert recorder.metrics[last]["population/failed"] == 1
     before, after = recorder.states[last, "train"], recorder.states[last, "evolve"]
     for name in ("actor", "critic"):
-        assert same(after[name][1], before[f"champion_{name}"][0])
-        assert same(after[f"{name}_target"][1], before[f"champion_{name}"][0])
-        assert not after[f"{name}.exp_avg"][1].any()
-        assert same(after[f"{name}.exp_avg_sq"][1], before[f"{name}.exp_avg_sq"][1])
-        assert after[f"{name}.exp_avg_sq"][1].any()
-        assert same(after[name][0], before[name][0])
-    found = recorder.states[0, "train" if last else "evaluate"]  # the champion with the first learner's critic of then
-    assert same(after["critic"][1], found["critic"][0])
+        assert same(after[name], before[f"champion_{name}"])
+        assert same(after[f"{name}_target"], before[f"champion_{name}"])
+        assert not after[f"{name}.exp_avg"].any()
+        assert same(after[f"{name}.exp_avg_sq"], before[f"{name}.exp_avg_sq"])
+        assert after[f"{name}.exp_avg_sq"].any()
+    found = recorder.states[0, "train" if last else "evaluate"]  # the champion comes with the learner's critic of then
+    assert same(after["critic"], found["critic"])
 
 
-def test_an_agent_that_failed_becomes_a_mutant_where_learners_are_injected() -> None:
-    """It would keep the targets of its old networks, and fail for ever, if it got a learner's actor alone."""
+def test_an_agent_that_failed_is_replaced_where_the_learner_is_injected() -> None:
     recorder = Recorder()
     run(
-        Fault("actor", NAN, LAST, row=5), recorder, epochs=3, population_size=6, learners=2,
+        Fault("head", NAN, LAST, row=5), recorder, epochs=3, population_size=6, learners=1,
         evolution=evolution(inject_every=1),
     )  # fmt: skip
     assert [recorder.metrics[generation]["population/failed"] for generation in range(3)] == [1, 0, 0]
@@ -347,6 +345,6 @@ def test_if_all_fail_the_run_stops_with_the_last_checkpoint(settings: dict[str, 
 
 
 def test_if_all_that_evolve_fail_the_run_stops_though_a_learner_is_sound(tmp_path: Path) -> None:
-    stop = stopped(tmp_path, Fault("actor", NAN, generation=2, row=1), population_size=2, learners=1)
+    stop = stopped(tmp_path, Fault("head", NAN, generation=2, row=1), population_size=2, learners=1)
     assert stop.code == ALL_AGENTS_FAILED
     assert str(stop).startswith("all agents that evolve (1) failed in generation 2, not finite: ")

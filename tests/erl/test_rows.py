@@ -82,8 +82,8 @@ def test_noise_follows_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     recorder, levels = Recorder(), torch.linspace(0.1, 0.8, 8)
 
     class Uneven(Population):
-        def __init__(self, *arguments: Any) -> None:
-            super().__init__(*arguments)
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            super().__init__(*arguments, **options)
             self.noise.copy_(levels)
 
     monkeypatch.setattr("eigen2.erl.base.Population", Uneven)
@@ -102,16 +102,3 @@ def test_a_population_of_one_trains() -> None:
 
 def test_nothing_is_allocated_for_agents_after_the_start(evolved: Recorder) -> None:
     assert len(set(evolved.pointers)) == 1
-
-
-def test_a_child_keeps_rows_that_its_operator_does_not_inherit() -> None:
-    class ActorMutation(MagnitudeMutation):
-        inherits = ["actor"]  # noqa: RUF012 - as a user may write it
-
-    recorder = Recorder()
-    fit(AIM, recorder, population_size=4, evolution=[*evolution(0.25, 0.0)[:1], ActorMutation(scale=0.0)])
-    before, after = recorder.states[0, "train"], recorder.states[0, "evolve"]
-    assert len(torch.unique(after["actor"], dim=0)) == 1
-    for name in set(before) - {"actor"}:
-        if name in ROWS:
-            assert same(after[name], before[name]), name

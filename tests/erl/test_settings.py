@@ -23,7 +23,7 @@ IDLE = Probe(lambda x, action, step: x)
 @pytest.mark.parametrize(
     ("setting", "value"),
     [
-        *(("population_size", 0), ("gradient_steps", -1), ("accumulate", 0), ("validate_every", 0), ("learners", 17)),
+        *(("population_size", 0), ("gradient_steps", -1), ("accumulate", 0), ("validate_every", 0)),
         *(("gamma", -0.01), ("gamma", 1.01), ("tau", 0.0), ("tau", 1.5), ("actor_lr", 0.0), ("critic_lr", -1e-3)),
         *(("max_grad_norm", 0.0), ("reward_scale", 0.0), ("noise", -0.1), ("noise_decay", 0.0), ("noise_decay", 1.01)),
         *((name, math.nan) for name in RANGES if RANGES[name].get("most") not in (10**6, 10**9)),
@@ -58,8 +58,10 @@ def test_settings_of_another_type(setting: str, value: object, words: str) -> No
 
 def test_counts_are_whole_numbers() -> None:
     defaults = {name: parameter.default for name, parameter in inspect.signature(ERLModule).parameters.items()}
-    with pytest.raises(UserError, match=r"model\.learners is 2\.5; it must be a whole number"):
-        check_settings({**defaults, "learners": 2.5})
+    with pytest.raises(UserError, match=r"model\.accumulate is 2\.5; it must be a whole number"):
+        check_settings({**defaults, "accumulate": 2.5})
+    with pytest.raises(UserError, match=r"model\.learners is 2; set 1 if one agent learns alone, or null for all"):
+        check_settings({**defaults, "learners": 2})
 
 
 def test_the_ends_of_the_ranges_are_allowed() -> None:

@@ -17,10 +17,9 @@ class BehaviourCloning(Learner):
 
     def losses(self, population: Population, batch: Batch, train_actor: bool = True) -> Losses:
         """Compute the weighted distance to stored actions, and the critic's squared error against rewards."""
-        actor, critic = (population.learner_rows(rows) for rows in (population.actor, population.critic))
-        values = population.critic_network(critic, batch.inputs, batch.action)
+        values = population.critic_network(population.critic, batch.inputs, batch.action)
         weights = torch.softmax(batch.reward / self.temperature, 1)
-        distance = (population.actor_network(actor, batch.inputs) - batch.action).square().flatten(2).mean(2)
+        distance = (population.actor_network(population.actor, batch.inputs) - batch.action).square().flatten(2).mean(2)
         return Losses(
             actor=(weights * distance).sum(1),
             critic=(values - batch.reward).square().mean(1),

@@ -26,7 +26,7 @@ FITS: dict[str, tuple[str, ...]] = {
     ),
     "td3": (*SMALL, *TD3),
     "injection": (
-        *(*SMALL, "--model.learners", "2", *TD3, "--model.random_warmup", "true"),
+        *(*SMALL, "--model.learners", "1", *TD3, "--model.random_warmup", "true"),
         *evolution("Elitism", "Injection", "TournamentCrossover", "MagnitudeMutation"),
     ),
     "gradients": (*SMALL, "--model.evolution", "null"),
@@ -39,7 +39,7 @@ FITS: dict[str, tuple[str, ...]] = {
     "fire_without_prior": (*FIRE, "--model.prior", "false"),
     "processes": (*SMALL, "--trainer.devices", "2"),
     "processes_injection": (
-        *(*SMALL, "--model.learners", "3", "--trainer.devices", "2"),
+        *(*SMALL, "--model.learners", "1", "--trainer.devices", "2"),
         *evolution("Elitism", "Injection", "TournamentCrossover", "MagnitudeMutation"),
     ),
 }

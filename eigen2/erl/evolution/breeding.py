@@ -44,11 +44,6 @@ def inherit(rows: Tensor, children: Sequence[Child], parents: Tensor, first_row:
     rows[[child.row - first_row for child in children]] = blended
 
 
-def _inherited(child: Child, rows: Mapping[str, Tensor]) -> tuple[str, ...]:
-    inherits = child.operator.inherits
-    return tuple(name for name in rows if inherits is None or name in inherits)
-
-
 @torch.no_grad()
 def breed(
     rows: Mapping[str, Tensor],
@@ -65,12 +60,11 @@ def breed(
     fetched = communicator.fetch(rows, wanted, "parents")  # copies, before any row is overwritten
     place = {row: i for i, row in enumerate(wanted[communicator.rank])}
     for name, values in fetched.items():
-        heirs = [child for child in own if name in _inherited(child, rows)]
-        inherit(rows[name], heirs, values[[place[row] for row in parents_of(heirs)]], communicator.rows.start)
+        inherit(rows[name], own, values, communicator.rows.start)
     for child in own:
         agent = {name: values[child.row - communicator.rows.start] for name, values in rows.items()}
         those = [place[row] for row in child.parents]
-        parents = {name: fetched[name][those] for name in _inherited(child, rows)}
+        parents = {name: values[those] for name, values in fetched.items()}
         rng = generator(context.seed, Role.MUTATION, context.generation, child.row)
         child.operator.apply(_Rows(agent), parents, context, rng)
 
@@ -88,7 +82,7 @@ def evolve(
 
     `fitness` is that of all agents, NaN for those that failed; `moments` are of this process's optimizer.
     """
-    ranking = ranking_of(fitness.numpy(), operators, context.learners)
+    ranking = ranking_of(fitness.numpy(), operators, context.first_evolving)
     children = plan(ranking, operators, context, generator(context.seed, Role.SELECTION, context.generation))
     rows = population.rows()
     if population.heads is None:
@@ -96,9 +90,9 @@ def evolve(
     breed(rows, children, context, communicator)
     if ranking.elites:
         population.average(ranking.elites, communicator)
-    survived = bred_origins(communicator.total, children, operators, context.learners)
+    survived = bred_origins(communicator.total, children, operators, context.first_evolving)
     origin, parents = population.origin.cpu(), population.parents_fitness.cpu()
-    metrics = operator_metrics(origin, parents, fitness, survived, operators, context.learners)
+    metrics = operator_metrics(origin, parents, fitness, survived, operators, context.first_evolving)
     population.origin.copy_(survived)
     population.parents_fitness.copy_(parents_fitness(fitness, children))
     return metrics

@@ -12,8 +12,8 @@ from eigen2.core.networks import StackedNetwork
 
 AgentRows = Mapping[str, Tensor]
 """An agent's rows by name, as views: `actor`, `critic`, `actor_target`, `critic_target`, `noise` and optimizer moments
-`moment 0` to `moment 3` (the actor's two, then the critic's). With a shared representation they are `actor`, the head,
-and `noise`."""
+`moment 0` to `moment 3` (the actor's two, then the critic's). Where one agent alone learns they are `noise` and
+`actor`, which is the head of a shared representation."""
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class EvolutionContext:
 
     seed: int
     generation: int
-    learners: int  # the first agents, which learn and do not evolve; 0 where all learn and evolve
+    first_evolving: int  # 1 where the first agent alone learns, and does not evolve; 0 where all learn and evolve
     actor_network: StackedNetwork
 
 
@@ -35,7 +35,7 @@ class Ranking:
     eligible: Sequence[int]  # those of them that have not failed
     elites: Sequence[int]  # the fittest, which are kept
     replaced: Sequence[int]  # agents to be replaced, ascending
-    fittest_learner: int | None  # of the learners that do not evolve; None without any that has not failed
+    learner: int | None  # the agent that learns and does not evolve; None if there is none, or it has failed
 
 
 class Parents(NamedTuple):
@@ -53,7 +53,6 @@ class Operator:
     """
 
     name: ClassVar[str]  # names its agents in metrics (`operators/NAME_survival` and others), curves and report
-    inherits: ClassVar[Sequence[str] | None] = None  # rows that a child takes from its parents; None for all
     share: float | None = None  # share of the evolving agents that the operator fills (0 to 1); None fills the rest
 
     def kept(self, evolving: int) -> int:
@@ -76,7 +75,7 @@ class Operator:
     ) -> None:
         """Change a child's rows in place, after it has inherited its parents', by a generator of its own.
 
-        `parents` has copies of what is inherited, (parents, ...) each.
+        `parents` has copies of theirs, (parents, ...) each.
         """
 
 

@@ -123,13 +123,9 @@ class FineMutation(MagnitudeMutation):
 
 @dataclass
 class Injection(Operator):
-    """Replace the least fit agent's actor by the fittest learner's, where only some agents learn (model.learners).
-
-    Only the actor is inherited: an agent that does not learn has no use for a critic, and must have no momentum.
-    """
+    """Replace the least fit agent by the learner's actor, where one agent alone learns (model.learners)."""
 
     name: ClassVar[str] = "injected"
-    inherits: ClassVar[Sequence[str] | None] = ("actor",)
 
     every: int = 1
     """Generations from one injection to the next (1 or more)."""
@@ -138,15 +134,12 @@ class Injection(Operator):
         require(self, "every", least=1, whole=True)
 
     def rows(self, ranking: Ranking, context: EvolutionContext, taken: Collection[int]) -> Sequence[int]:
-        """Return the least fit agent that is no elite when an injection is due.
-
-        It must not have failed: its targets may be what is not finite, which it keeps.
-        """
-        due = (context.generation + 1) % self.every == 0 and ranking.fittest_learner is not None
+        """Return the least fit agent that is no elite, and has not failed, when an injection is due."""
+        due = (context.generation + 1) % self.every == 0 and ranking.learner is not None
         free = [row for row in ranking.eligible[len(ranking.elites) :] if row not in taken]
         return free[-1:] if due else ()
 
     def parents(self, ranking: Ranking, generator: np.random.Generator) -> Parents:
-        """Return the fittest learner."""
-        assert ranking.fittest_learner is not None
-        return Parents((ranking.fittest_learner,))
+        """Return the learner."""
+        assert ranking.learner is not None
+        return Parents((ranking.learner,))

@@ -37,20 +37,19 @@ def rank(fitness: Float[np.ndarray, " agents"]) -> list[int]:
     return [int(row) for row in np.argsort(-np.where(np.isfinite(fitness), fitness, -np.inf), kind="stable")]
 
 
-def ranking_of(fitness: Float[np.ndarray, " agents"], operators: Sequence[Operator], learners: int) -> Ranking:
+def ranking_of(fitness: Float[np.ndarray, " agents"], operators: Sequence[Operator], first_evolving: int) -> Ranking:
     """Rank agents and divide them into those that are kept and those to be replaced.
 
-    The first `learners` do not evolve. ValueError if all others failed.
+    Agents before `first_evolving`, the learner or none, do not evolve. ValueError if all others failed.
     """
     finite, order = np.isfinite(fitness), rank(fitness)
-    evolving = [row for row in order if row >= learners]
+    evolving = [row for row in order if row >= first_evolving]
     eligible = [row for row in evolving if finite[row]]
     if not eligible:
         raise ValueError("no agent has a finite fitness: there is no parent")
     elites = eligible[: sum(operator.kept(len(evolving)) for operator in operators)]
     replaced = sorted(evolving[len(elites) :])
-    fittest_learner = next((row for row in order if row < learners and finite[row]), None)
-    return Ranking(fitness, evolving, eligible, elites, replaced, fittest_learner)
+    return Ranking(fitness, evolving, eligible, elites, replaced, 0 if first_evolving and finite[0] else None)
 
 
 def plan(

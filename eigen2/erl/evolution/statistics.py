@@ -23,12 +23,12 @@ def origins(operators: Sequence[Operator]) -> tuple[str, ...]:
 
 
 def bred_origins(
-    size: int, children: Sequence[Child], operators: Sequence[Operator], learners: int = 0
+    size: int, children: Sequence[Child], operators: Sequence[Operator], first_evolving: int = 0
 ) -> Int[Tensor, " agents"]:
-    """Return every agent's origin after an evolution without the first `learners`, a place in `origins`."""
+    """Return every agent's origin after an evolution of those from `first_evolving` on, a place in `origins`."""
     names = origins(operators)
     places = torch.full((size,), names.index(ELITE))
-    places[:learners] = names.index("learner")
+    places[:first_evolving] = names.index("learner")
     for child in children:
         places[child.row] = names.index(child.operator.name)
     return places
@@ -64,12 +64,12 @@ def operator_metrics(
     fitness: Float[Tensor, " agents"],
     survived: Int[Tensor, " agents"],
     operators: Sequence[Operator],
-    learners: int,
+    first_evolving: int,
 ) -> dict[str, float]:
     """Return, by origin, the share that survives and mean fitness of agents and parents; NaN without such agents.
 
-    `survived` has origins after this generation's evolution, in which an elite has survived. The first `learners` do
-    not evolve.
+    `survived` has origins after this generation's evolution, in which an elite has survived. Agents before
+    `first_evolving` do not evolve.
     """
     names, metrics = origins(operators), {}
     elite = names.index(ELITE)
@@ -79,7 +79,7 @@ def operator_metrics(
         rows = bred & torch.isfinite(fitness)
         metrics[f"operators/{name}_fitness"] = float(fitness[rows].mean())
         metrics[f"operators/{name}_parents_fitness"] = float(parents[rows].mean())
-    metrics["operators/elite_share"] = float((survived[learners:] == elite).double().mean())
+    metrics["operators/elite_share"] = float((survived[first_evolving:] == elite).double().mean())
     return metrics
 
 

@@ -40,7 +40,7 @@ class DDPG(Learner):
         """
         target = self.td_target(population, batch)
         network = population.critic_network
-        weights = network.weights(population.learner_rows(population.critic))
+        weights = network.weights(population.critic)
         inputs = network.described(weights, batch.inputs)
         values = _by_critic(network(weights, inputs, batch.action))
         critic = (values - target[..., None]).square().mean(1).sum(1)
@@ -49,7 +49,7 @@ class DDPG(Learner):
         q_mean = values.detach()[..., 0].mean(1)
         if not train_actor:
             return Losses(torch.zeros_like(q_mean), critic, q_mean, torch.zeros_like(q_mean))
-        action = population.actor_network(population.learner_rows(population.actor), batch.inputs)
+        action = population.actor_network(population.actor, batch.inputs)
         fixed = {name: part.detach() if name in (DESCRIBED, FORECAST) else part for name, part in inputs.items()}
         detached = {name: weight.detach() for name, weight in weights.items()}
         own_values = network.first_value(detached, fixed, action)
@@ -69,9 +69,9 @@ class DDPG(Learner):
         """
         if batch.next_inputs is None:
             return batch.reward
-        action = population.actor_network(population.learner_rows(population.actor_target), batch.next_inputs)
-        critic = population.learner_rows(population.critic_target)
-        all_values = population.critic_network(critic, batch.next_inputs, self.target_action(action, batch))
+        action = population.actor_network(population.actor_target, batch.next_inputs)
+        action = self.target_action(action, batch)
+        all_values = population.critic_network(population.critic_target, batch.next_inputs, action)
         values = _by_critic(all_values).amin(-1)
         return batch.reward + batch.discount * torch.where(batch.terminated, 0.0, values)
 
@@ -83,12 +83,15 @@ class DDPG(Learner):
 def _forecast_error(
     forecast: Float[Tensor, "agents batch columns *critics"] | None, outcomes: Float[Tensor, "agents batch columns"]
 ) -> Float[Tensor, " agents"] | float:
-    """Return the mean squared error over the known outcomes, summed over critics; 0 of a critic without forecast."""
+    """Return the mean over transitions of the mean squared error over known outcomes, summed over critics.
+
+    It is 0 of a critic without forecast, and of transitions without a known outcome.
+    """
     if forecast is None:
         return 0.0
     known = outcomes.isfinite()
     error = (forecast.float().reshape(*outcomes.shape, -1) - torch.where(known, outcomes, 0.0)[..., None]).square()
-    return (error * known[..., None]).flatten(1).sum(1) / known.flatten(1).sum(1).clamp(min=1)
+    return ((error * known[..., None]).sum((2, 3)) / known.sum(2).clamp(min=1)).mean(1)
 
 
 def _by_critic(values: Tensor) -> Float[Tensor, "agents batch critics"]:

@@ -47,7 +47,7 @@ def test_gradient_steps_match_environment_steps(
     settings["matmul_precision"] = "highest"
 
     def train_batch(module: mujoco.MatchedERL, index: int) -> None:
-        taken.append(module.learners)
+        taken.append(1 if module.one_learner else module.population_size)
         ERLModule.train_batch(module, index)
 
     monkeypatch.setattr(mujoco.MatchedERL, "train_batch", train_batch)

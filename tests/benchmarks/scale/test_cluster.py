@@ -87,7 +87,7 @@ def test_bytes_received_by_hand() -> None:
     received = Costs(synthetic_figures()).received(Plan(3, 2))
     assert received["transitions"] == 1.5 * 288 * 1538 / 2 + 8 * 144  # half of those of one and a half agents
     assert received["draws"] == 1.5 * 32 * 24 * 1538 / 2
-    assert received["elites"] == 0.5 * 2 * 4 * 1000
+    assert received["elites"] == 0.5 * 2 * 4 * 400
     assert received["fitness"] == 2 * (8 + 1 + 2 * 8)
     assert received["curves"] == 2 * 140 + 2 * 4 * 400
     assert received["parents"] == pytest.approx((16 * 1000 + 4) * 2 * (1 - (2 / 3) ** 2))

@@ -41,7 +41,7 @@ def evolution(
 def context(sizes: list[int] | None = None, **changes: Any) -> EvolutionContext:
     """Return the state of a run in its first generation, of actors with tensors of these sizes."""
     network = _network(*(sizes or []))
-    return replace(EvolutionContext(seed=0, generation=0, learners=0, actor_network=network), **changes)
+    return replace(EvolutionContext(seed=0, generation=0, first_evolving=0, actor_network=network), **changes)
 
 
 @functools.cache
@@ -54,7 +54,7 @@ def planned(
 ) -> list[Child]:
     """Return the children of a generation."""
     told = context(**changes)
-    return plan(ranking_of(fitness, operators, told.learners), operators, told, generator)
+    return plan(ranking_of(fitness, operators, told.first_evolving), operators, told, generator)
 
 
 def mutation_noise(

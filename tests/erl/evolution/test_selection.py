@@ -121,28 +121,26 @@ def test_blends_are_uniform_and_mutants_parents_are_drawn_evenly_from_the_elites
 
 @given(
     st.lists(st.one_of(st.floats(-5, 5), st.just(math.nan)), min_size=3, max_size=20),
-    st.integers(1, 5),
     st.booleans(),
     st.integers(0, 1000),
 )
-def test_learners_do_not_evolve_and_are_parents_by_injection_alone(
-    fitness: list[float], learners: int, inject: bool, seed: int
+def test_the_learner_does_not_evolve_and_is_a_parent_by_injection_alone(
+    fitness: list[float], inject: bool, seed: int
 ) -> None:
     values = np.array(fitness)
-    learners = min(learners, len(values) - 1)
-    evolving = range(learners, len(values))
+    evolving = range(1, len(values))
     operators = evolution(inject_every=1 if inject else None)
-    if not np.isfinite(values[learners:]).any():
+    if not np.isfinite(values[1:]).any():
         with pytest.raises(ValueError, match="no parent"):
-            planned(values, operators, np.random.default_rng(seed), learners=learners)
+            planned(values, operators, np.random.default_rng(seed), first_evolving=1)
         return
-    children = planned(values, operators, np.random.default_rng(seed), learners=learners)
+    children = planned(values, operators, np.random.default_rng(seed), first_evolving=1)
     kept = len(evolving) - len(children)
-    free = np.isfinite(values[learners:]).sum() > kept
-    assert names(children)["injected"] == (inject and np.isfinite(values[:learners]).any() and free)
+    free = np.isfinite(values[1:]).sum() > kept
+    assert names(children)["injected"] == (inject and np.isfinite(values[0]) and free)
     for child in children:
         if child.operator.name == "injected":
-            assert values[child.parents[0]] == np.nanmax(values[:learners])
+            assert child.parents == (0,)
             assert np.isfinite(values[child.row]), "one that failed becomes a mutant"
         else:
             assert set(child.parents) <= set(evolving)
@@ -187,7 +185,6 @@ def test_what_are_no_parents_is_refused(parents: Any) -> None:
 
 class Fine(MagnitudeMutation):
     name = "fine"
-    inherits = ("actor", "moment 0")
 
 
 def test_shares_that_add_up_to_one_are_accepted_whatever_their_rounding() -> None:
@@ -255,14 +252,6 @@ def test_an_operator_gets_its_own_parents_rows_in_their_order() -> None:
     breed(rows, children, context([2]), Communicator(6))
     expected = [old[0], 2 * old[4] + old[2] + old[5], old[0], 2 * old[2], old[4], 2 * old[1] + old[4]]
     torch.testing.assert_close(rows["actor"], torch.stack(expected))
-
-
-def test_rows_that_are_not_there_are_not_inherited() -> None:
-    """Heads on a shared trunk have no moments, and before training nobody has."""
-    rows = {"actor": torch.arange(6.0).reshape(3, 2), "critic": torch.arange(3.0)[:, None]}
-    breed(rows, [Child(2, Fine(scale=0.0), (0,))], context([2]), Communicator(3))
-    assert rows["actor"].tolist() == [[0, 1], [2, 3], [0, 1]]
-    assert rows["critic"][:, 0].tolist() == [0, 1, 2]
 
 
 def test_a_row_changes_in_place_alone() -> None:

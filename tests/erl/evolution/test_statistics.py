@@ -29,8 +29,8 @@ CHILDREN = [Child(1, CROSSOVER, (0, 2), 0.3), Child(3, MUTATION, (2,)), Child(4,
 
 
 def test_agents_are_named_by_the_operator_that_made_them() -> None:
-    for learners, first in ((0, "elite"), (1, "learner")):
-        found = [NAMES[place] for place in bred_origins(5, CHILDREN, OPERATORS, learners).tolist()]
+    for first_evolving, first in ((0, "elite"), (1, "learner")):
+        found = [NAMES[place] for place in bred_origins(5, CHILDREN, OPERATORS, first_evolving).tolist()]
         assert found == [first, "offspring", "elite", "mutant", "injected"]
 
 
@@ -45,7 +45,7 @@ def test_metrics_are_those_worked_out_by_hand() -> None:
     parents = torch.tensor([4.0, 2.0, 3.0, 1.0, 5.0], dtype=torch.float64)
     fitness = torch.tensor([6.0, 1.0, 2.0, math.nan, 7.0], dtype=torch.float64)
     survived = torch.tensor([place[name] for name in ("elite", "mutant", "offspring", "mutant", "elite")])
-    found = operator_metrics(origin, parents, fitness, survived, OPERATORS, learners=0)
+    found = operator_metrics(origin, parents, fitness, survived, OPERATORS, first_evolving=0)
     assert (found["operators/elite_survival"], found["operators/elite_fitness"]) == (0.5, 3.5)
     assert (found["operators/offspring_survival"], found["operators/offspring_parents_fitness"]) == (0.0, 3.0)
     assert (found["operators/mutant_survival"], found["operators/mutant_fitness"]) == (0.5, 7.0)

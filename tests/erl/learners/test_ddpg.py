@@ -149,13 +149,27 @@ def test_the_error_of_the_forecast_of_known_outcomes_is_added_by_hand(make_criti
     batch = linear_batch(GOES_ON)
     plain = DDPG().losses(population, batch).critic
     losses = DDPG(forecast_weight=0.5).losses(population, batch._replace(outcomes=outcomes))
-    expected = critics * 0.5 * torch.tensor([(1 + 4 + 9) / 3, 0.0])
+    expected = critics * 0.5 * torch.tensor([((1 + 4) / 2 + 9) / 2, 0.0])
     torch.testing.assert_close(losses.critic - plain, expected)
     losses.critic.sum().backward()
     assert population.critic.grad is not None
     assert population.critic.grad.isfinite().all()
     without = DDPG(forecast_weight=0.0).losses(population, batch._replace(outcomes=outcomes)).critic
     torch.testing.assert_close(without, plain)
+
+
+def test_micro_batches_average_to_the_whole_batch_however_many_outcomes_are_known() -> None:
+    population = Population(Communicator(2), LinearActor, Forecaster, seed=0, noise=0.0)
+    batch = linear_batch(GOES_ON)._replace(outcomes=torch.tensor([[[1.0, 3.0], [torch.nan, 5.0]]]).repeat(2, 1, 1))
+
+    def transition(place: int) -> Batch:
+        cut = slice(place, place + 1)
+        tensors = {name: value[:, cut] for name, value in batch._asdict().items() if isinstance(value, torch.Tensor)}
+        inputs = {name: {"x": getattr(batch, name)["x"][:, cut]} for name in ("inputs", "next_inputs")}
+        return batch._replace(**tensors, **inputs)
+
+    whole, parts = (DDPG().losses(population, batch), [DDPG().losses(population, transition(i)) for i in (0, 1)])
+    torch.testing.assert_close(whole.critic, (parts[0].critic + parts[1].critic) / 2)
 
 
 def test_a_critic_without_forecast_ignores_outcomes() -> None:
