@@ -5,21 +5,24 @@ import shlex
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import yaml
 from jsonargparse import Namespace
 
 from eigen2.cli.parser import Parser
 from eigen2.errors import UserError, install_hint, require_range
+from eigen2.files import Folder, writing
 from eigen2.runtime.signals import handling, stopped_by
 from eigen2.sweep import trial
 
 if TYPE_CHECKING:
     from eigen2.sweep.study import Sweep
 
+CONFIG = "config.yaml"  # what a sweep read from --config, for its trials, which start later
 NUMBERS = {
     "trials": (50, 1, "Trials to complete or prune in total (1 or more)."),
     "workers": (1, 1, "Trials to run in parallel (1 or more). Only with one are the choices reproducible by the seed."),
@@ -55,12 +58,11 @@ def run(command: str, options: Namespace) -> None:
     try:
         from optuna.distributions import distribution_to_json
 
-        from eigen2.sweep.space import check_key, corners, read_mapping, read_space
+        from eigen2.sweep.space import check_key, corners, read_space
         from eigen2.sweep.study import Sweep
     except ImportError as error:
         raise UserError(f"sweep needs Optuna ({error}): {install_hint('sweep')}") from error
-    space, config = read_space(options.space), read_mapping("--config", options.config)
-    _refuse_uploads(config, options.set)
+    space, config = read_space(options.space), _read_config(options.config, options.set)
     fixed = {
         "--config": json.dumps(config, sort_keys=True, default=str),
         "--space": {key: distribution_to_json(distribution) for key, distribution in space.items()},
@@ -73,11 +75,14 @@ def run(command: str, options: Namespace) -> None:
             raise UserError(f"--set {setting} has no value; write --set {key}=VALUE")
         if key in space:
             raise UserError(f"--set {setting}: {key} is also in --space {options.space}; remove one of them")
-    args = [f"--config={options.config}", *(f"--{setting}" for setting in options.set)]
+    settings = [f"--{setting}" for setting in options.set]
     folder, prune_after = Path(options.folder), (options.prune_after.trials, options.prune_after.generations)
     if not (folder / "study.db").exists():  # a resumed sweep was checked when it started
-        _check_settings(options.space, args, corners(space))
+        _check_settings(options.space, [f"--config={options.config}", *settings], corners(space))
+    args = [f"--config={folder / CONFIG}", *settings]
     sweep, received = Sweep(folder, args, space, fixed, options.seed, prune_after), list[signal.Signals]()
+    with writing(f"to {folder}", "choose another --folder"):
+        Folder(folder).write(CONFIG, yaml.safe_dump(config, sort_keys=False, allow_unicode=True))
 
     def stop(number: signal.Signals) -> None:
         received.append(number)
@@ -92,6 +97,25 @@ def run(command: str, options: Namespace) -> None:
         raise stopped_by(received[0])
 
 
+def _read_config(file: str, settings: Sequence[str]) -> dict[str, Any]:
+    """Return the configuration in a file, and in those beside it that it names for its groups.
+
+    Raises UserError for a CheckpointUploader: trials of all sweeps have the same names, so one would resume another's.
+    """
+    from eigen2.sweep.space import read_mapping
+
+    config = read_mapping("--config", file)
+    for group in ("trainer", "model", "data"):
+        if isinstance(name := config.get(group), str):
+            config[group] = read_mapping(f"--config {file}: {group}", str(Path(file).parent / name))
+    if "CheckpointUploader" in str([config.get("trainer"), *settings]):
+        raise UserError(
+            "the trials of a sweep would share checkpoints in the bucket of CheckpointUploader; take it out of "
+            "--config and --set"
+        )
+    return config
+
+
 def _check_settings(file: str, args: Sequence[str], samples: Sequence[dict[str, Any]]) -> None:
     """Let fit parse every bound and choice before the first trial, in processes since its imports take 300 MB."""
 
@@ -104,15 +128,6 @@ def _check_settings(file: str, args: Sequence[str], samples: Sequence[dict[str, 
         for error in filter(None, pool.map(check, samples)):
             reason = error.removeprefix("error: ")
             raise UserError(f"--space {file}: {reason}" if any(key in reason for key in samples[0]) else reason)
-
-
-def _refuse_uploads(config: Mapping[str, Any], settings: Sequence[str]) -> None:
-    """Refuse a CheckpointUploader: the trials of two sweeps have the same names, so one would resume the other's."""
-    if "CheckpointUploader" in str([(config.get("trainer") or {}).get("callbacks"), *settings]):
-        raise UserError(
-            "the trials of a sweep would share checkpoints in the bucket of CheckpointUploader; take it out of "
-            "--config and --set"
-        )
 
 
 def _print_best(sweep: "Sweep") -> None:

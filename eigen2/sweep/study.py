@@ -56,7 +56,8 @@ class Sweep:
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         try:
             self._storage = RDBStorage(f"sqlite:///{path}", engine_kwargs={"connect_args": {"timeout": 60}})
-            pruner = optuna.pruners.MedianPruner(*warmup)
+            complete, generations = warmup
+            pruner = optuna.pruners.MedianPruner(complete, max(generations - 1, 0))  # the first generation is step 0
             self.study = optuna.create_study(
                 study_name="sweep", storage=self._storage, pruner=pruner, direction="maximize", load_if_exists=True
             )
@@ -65,10 +66,13 @@ class Sweep:
             for option in (option for option in fixed if stored.get(option) != fixed[option]):
                 raise UserError(f"{folder} holds a sweep with another {option}; restore it, or choose another --folder")
             self._check_trials()
+            if not self.trials and any(folder.glob("trials/*")):  # which fits with other settings would resume
+                raise UserError(f"{folder} has trials that its study.db lacks; move it, or choose another --folder")
         except UserError:
             raise
         except (*ERRORS, *ALTERED) as error:
-            raise UserError(f"{path} cannot be used: {_reason(error)}; move it, or choose another --folder") from error
+            remedy = f"move {folder}, or choose another --folder"
+            raise UserError(f"{path} cannot be used: {_reason(error)}; {remedy}") from error
 
     def _check_trials(self) -> None:
         """Raise one of `ALTERED` for trials that no sweep wrote: numbers that jump, another space, no numbers."""
@@ -163,23 +167,27 @@ class Sweep:
                 self._finish(trial, code, pruned)
 
     def _follow(self, process: subprocess.Popen[bytes], trial: Trial, reported: set[int]) -> tuple[int, bool]:
-        """Report generations as they end and forward requests to stop; return exit code and whether it was pruned."""
+        """Report generations as they end and forward requests to stop; return exit code and whether it was pruned.
+
+        A trial that completes its last generation is not pruned.
+        """
         sent, pruned = 0, False
         try:
             while True:
                 code = process.poll()  # before reading metrics.csv, so that its last row is not missed
+                pruned &= code != 0
                 for generation, value in fitness(self._folder(trial).path).items():
                     if generation not in reported and not pruned:
                         reported.add(generation)
                         trial.report(value, generation)
-                        pruned = bool(trial.should_prune())
+                        pruned = code is None and bool(trial.should_prune())
                 if code is not None:
                     return code, pruned
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(POLL_S)  # before stopping it, as it may end by itself
                 for _ in range(sent, max(self.stops, int(pruned))):
                     process.terminate()
                     sent += 1
-                with suppress(subprocess.TimeoutExpired):
-                    process.wait(POLL_S)
         except BaseException:  # the process must not outlive the worker that reads its results
             process.terminate()
             raise

@@ -6,10 +6,12 @@ import signal
 import sqlite3
 import sys
 from contextlib import closing, suppress
+from datetime import date
 from pathlib import Path
 
 import psutil
 import pytest
+import yaml
 
 from eigen2.cli.main import main
 from eigen2.errors import install_hint
@@ -78,6 +80,8 @@ def test_invalid_options_are_refused_in_one_line(
 ) -> None:
     folder, truth = tmp_path / "sweep", tmp_path / "truth.yaml"
     truth.write_text("model: {gamma: 0.5, on: 1}")
+    (beside := tmp_path / "beside.yaml").write_text("trainer: nope.yaml")
+    (uploads := tmp_path / "uploads.yaml").write_text("trainer: [CheckpointUploader]")
     for more, message in (
         ("--trials 0", "--trials is 0; it must be at least 1"),
         ("--prune_after.generations -1", "--prune_after.generations is -1; it must be at least 0"),
@@ -89,6 +93,8 @@ def test_invalid_options_are_refused_in_one_line(
         ("--set model.nothing=1", "error: unknown key model.nothing"),
         ("--set trainer.callbacks+=CheckpointUploader", "would share checkpoints in the bucket of CheckpointUploader"),
         ("--config nope.yaml", "--config nope.yaml cannot be read"),
+        (f"--config {beside}", f"--config {beside}: trainer {tmp_path / 'nope.yaml'} cannot be read"),
+        (f"--config {uploads}", "would share checkpoints in the bucket of CheckpointUploader"),
         (f"--config {truth}", f"--config {truth}: True is read as bool, not as a key; put it in quotes"),
         ("--folder /proc/sweep", "cannot write to --folder /proc/sweep: "),
     ):
@@ -98,7 +104,9 @@ def test_invalid_options_are_refused_in_one_line(
     assert not folder.exists()
     folder.mkdir()
     (folder / "study.db").write_text("not a database, but long enough to be read as one" * 100)
-    assert f"{folder / 'study.db'} cannot be used: " in refusal(capsys, options(folder))
+    line = refusal(capsys, options(folder))
+    assert f"{folder / 'study.db'} cannot be used: " in line
+    assert line.endswith(f"; move {folder}, or choose another --folder")
     monkeypatch.setitem(sys.modules, "optuna", None)
     for name in ("eigen2.sweep.study", "eigen2.sweep.space"):
         monkeypatch.delitem(sys.modules, name)
@@ -137,10 +145,38 @@ def test_a_sweep_finds_the_best_and_refuses_other_settings(tmp_path: Path, capsy
     assert rows(folder) == trials
 
 
+def test_trials_without_their_database_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "sweep"
+    main(options(folder, SPACE, "--trials", 1))
+    capsys.readouterr()
+    (folder / "study.db").unlink()
+    expected = f"error: {folder} has trials that its study.db lacks; move it, or choose another --folder"
+    for _ in range(2):
+        assert refusal(capsys, options(folder, SPACE, "--trials", 1)) == expected
+
+
+def test_trials_start_from_what_the_sweep_read(tmp_path: Path) -> None:
+    """A group may be another file, beside the configuration; a later change of either is not seen."""
+    config, folder = tmp_path / "config.yaml", tmp_path / "sweep"
+    config.write_text("data: data.yaml\nmodel: {gamma: 0.5}")
+    (tmp_path / "data.yaml").write_text("holdout_from: 2021-01-01")
+    main(options(folder, SPACE, "--trials", 1, "--config", config))
+    assert (folder / "trials" / "0" / "starts").read_text() == f"start {folder / 'config.yaml'}\n"
+    content = yaml.safe_load((folder / "config.yaml").read_text())
+    assert content == {"data": {"holdout_from": date(2021, 1, 1)}, "model": {"gamma": 0.5}}
+
+
+def test_a_trial_below_the_median_that_has_ended_is_complete(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(study, "POLL_S", 2.0)
+    after = ["--prune_after.trials", 2, "--prune_after.generations", 4, "--seed", 8]
+    main(options(tmp_path / "sweep", SPACE, "--trials", 3, *after))
+    assert [(row["state"], row["generations"]) for row in rows(tmp_path / "sweep")] == [("complete", "4")] * 3
+
+
 def test_trials_below_the_median_are_pruned(tmp_path: Path) -> None:
     """Once two trials are complete, trials below the median are pruned: with this seed the next two."""
     folder = tmp_path / "sweep"
-    after = ["--prune_after.trials", 2, "--prune_after.generations", 1, "--seed", 8]
+    after = ["--prune_after.trials", 2, "--prune_after.generations", 2, "--seed", 8]
     main(options(folder, SPACE, "--trials", 4, *after, "--set", "model.noise_decay=0.6"))
     trials = [(row["state"], row["generations"]) for row in rows(folder)]
     assert trials == [("complete", "4")] * 2 + [("pruned", "2")] * 2
