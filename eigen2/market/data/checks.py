@@ -9,7 +9,7 @@ from jaxtyping import Float, Float32, Shaped
 from eigen2.market.data.cleaning.defects import CLOSE_BASIS_ROWS, CLOSE_BASIS_SHARE
 from eigen2.market.data.cleaning.levels import Bars, find_jumps, find_spikes, split_ratio
 from eigen2.market.data.cleaning.policy import Limits
-from eigen2.market.data.source import LISTED_DAYS
+from eigen2.market.data.source import CLOSE, LISTED_DAYS
 
 PRICES = "PRICES"  # stands for the file of the table in a command
 SURVIVING = 0.95  # share of the tickers that trade to the end of a table of survivors
@@ -34,7 +34,7 @@ def check_ticker(values: Float[np.ndarray, "days 5"], dates: Shaped[np.ndarray, 
 
     Values are open, high, low, close and volume, NaN where missing; the close is missing on days without trading.
     """
-    row, limits = np.flatnonzero(np.isfinite(values[:, 3])), Limits()
+    row, limits = np.flatnonzero(np.isfinite(values[:, CLOSE])), Limits()
     bars = Bars(row, np.zeros_like(row), dates[row], *values[row].T)
     tolerance = limits.tolerance_bps / 10_000
     outside = np.sum((bars.close > bars.high * (1 + tolerance)) | (bars.close < bars.low * (1 - tolerance)))
@@ -79,8 +79,8 @@ def survivors_line(prices: Prices, delisting_return: float, covered: float | Non
     With membership, describe what share of its days has prices (`covered`): the others are those that a table of
     survivors leaves out.
     """
-    ever = np.isfinite(prices[..., 3]).any(axis=0)
-    total, living = int(ever.sum()), int(np.isfinite(prices[-LISTED_DAYS:, :, 3]).any(axis=0).sum())
+    ever = np.isfinite(prices[..., CLOSE]).any(axis=0)
+    total, living = int(ever.sum()), int(np.isfinite(prices[-LISTED_DAYS:, :, CLOSE]).any(axis=0).sum())
     if total < 2:
         return None
     if covered is not None and (covered < COVERED or living == total):

@@ -17,7 +17,7 @@ from jaxtyping import Bool, Float, Float32, Shaped
 from eigen2.errors import UserError
 from eigen2.market.data.checks import PRICES, check_ticker, repair_lines, steps_line
 from eigen2.market.data.panel_rows import PanelRows, member_days, select_rows, some
-from eigen2.market.data.source import PRICE_COLUMNS, VALUES, check_features, check_finite, usable_prices
+from eigen2.market.data.source import CLOSE, PRICE_COLUMNS, VALUES, VOLUME, check_features, check_finite, usable_prices
 from eigen2.market.data.splits import Splits
 from eigen2.market.features.indicators import FEATURES, indicator_features, ticker_features
 from eigen2.memory.limits import require_room
@@ -30,7 +30,7 @@ LONG_DAYS = 126  # from which a ticker has closes enough for its features to be 
 STD_FLOOR = 1e-6
 CLIP = 10.0
 BLOCK_COLUMNS = 32
-CLOSE = FEATURES.index("close")
+MOVE = FEATURES.index("close")  # the close as its change
 VOLATILE = [place for place, name in enumerate(FEATURES) if name != "rsi"]  # features that grow with volatility
 LEAST_VOLATILITY = 0.01  # of all tickers' volatility, below which no ticker's is taken to be
 
@@ -213,11 +213,11 @@ def build_panel(
     prices = np.full((*shape, len(PRICE_COLUMNS)), np.nan, dtype=np.float32)
     traded_value, checks, moments = np.zeros(len(tickers)), {}, np.zeros((3, *normalised.shape[1:]))
     for column, (ticker, by_day) in enumerate(_values_by_day(prices_long, rows, tickers, (*VALUES, *own))):
-        bars, close, volume = by_day[:, :4], by_day[:, 3], by_day[:, 4]
+        bars, close, volume = by_day[:, :4], by_day[:, CLOSE], by_day[:, VOLUME]
         if ticker not in names:
             prices[:, column] = bars = usable_prices(bars)
             raw = ticker_features(bars)
-            traded_value[column] = _median_traded_value(bars[train, 3], volume[train])
+            traded_value[column] = _median_traded_value(bars[train, CLOSE], volume[train])
             checks[ticker] = check_ticker(np.column_stack([bars, volume]), rows.dates)
         else:
             units[column] = _mean_size(close[train]) if scale is None else units[column]
@@ -248,7 +248,7 @@ def _warn_of_calendars(
     """
     if (steps := steps_line(dates)) is not None:
         log.warning("%s", steps)
-    closes, known = np.isfinite(prices[..., 3]).sum(0), valid[..., FEATURES.index("macd")].sum(0)
+    closes, known = np.isfinite(prices[..., CLOSE]).sum(0), valid[..., FEATURES.index("macd")].sum(0)
     columns = zip(tickers, closes, known, strict=True)  # an indicator has no prices
     torn = [ticker for ticker, days, defined in columns if days >= LONG_DAYS and 2 * defined < days]
     if len(torn) > MANY * len(tickers):
@@ -283,7 +283,7 @@ def _with_members(
     if membership is None:
         return prices, None
     may_open, count = member_days(membership, tickers, dates)
-    covered = float((may_open & np.isfinite(prices[..., 3])).sum() / max(count.sum(), 1))
+    covered = float((may_open & np.isfinite(prices[..., CLOSE])).sum() / max(count.sum(), 1))
     return np.concatenate([prices, may_open[..., None].astype(np.float32)], axis=-1), covered
 
 
@@ -375,8 +375,8 @@ def _means_and_stds(
     enough, total = counts >= MIN_OWN_VALUES, counts[tickers].sum(axis=0)
     with np.errstate(invalid="ignore", divide="ignore"):
         own = np.sqrt(squares / counts)
-        overall = np.sqrt(squares[tickers, CLOSE].sum() / total[CLOSE])
-        daily = np.where(enough[:, CLOSE], np.maximum(own[:, CLOSE], LEAST_VOLATILITY * overall), overall)
+        overall = np.sqrt(squares[tickers, MOVE].sum() / total[MOVE])
+        daily = np.where(enough[:, MOVE], np.maximum(own[:, MOVE], LEAST_VOLATILITY * overall), overall)
         unit = np.where(np.isin(np.arange(means.shape[1]), VOLATILE), daily[:, None], 1.0)
         means_in_units, squares_in_units = means / unit, squares / unit**2
         mean = (counts * means_in_units)[tickers].sum(axis=0) / total

@@ -12,7 +12,7 @@ from jaxtyping import Bool, Float32, Int, Shaped
 
 from eigen2.errors import UserError
 from eigen2.market.data.files import quoted
-from eigen2.market.data.source import PRICE_COLUMNS, SMALLEST_PRICE, listed_tickers, stray_days
+from eigen2.market.data.source import CLOSE, PRICE_COLUMNS, SMALLEST_PRICE, listed_tickers, stray_days
 
 log = logging.getLogger(__name__)
 
@@ -116,7 +116,7 @@ def members(prices: Float32[np.ndarray, "days columns bars"]) -> Bool[np.ndarray
 
 def orderable(prices: Float32[np.ndarray, "days columns bars"]) -> Bool[np.ndarray, "days columns"]:
     """Return the days on which each column may be ordered: it may be opened, and has a close."""
-    return members(prices) & (prices[..., 3] > 0)
+    return members(prices) & (prices[..., CLOSE] > 0)
 
 
 def describe_members(prices: Float32[np.ndarray, "days columns bars"]) -> str:

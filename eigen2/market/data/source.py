@@ -20,6 +20,7 @@ log = logging.getLogger(__name__)
 
 PRICE_COLUMNS = ("open", "high", "low", "close")
 VALUES = (*PRICE_COLUMNS, "volume")
+OPEN, HIGH, LOW, CLOSE, VOLUME = range(5)  # places of `VALUES`; of the first four in prices and bars, too
 COLUMNS = ("date", "ticker", *VALUES)
 # prices are stored as float32: beyond these bounds they would become 0 or infinite
 SMALLEST_PRICE = float(np.finfo(np.float32).tiny)
@@ -178,7 +179,7 @@ def wrong_prices(prices: Float[np.ndarray, "rows 4"]) -> dict[str, Bool[np.ndarr
     close alone.
     """
     crossed = np.zeros(prices.shape, dtype=np.bool_)
-    crossed[:, 1:3] = (prices[:, 1] < prices[:, 2])[:, None]
+    crossed[:, [HIGH, LOW]] = (prices[:, HIGH] < prices[:, LOW])[:, None]
     return {"price not positive": prices < SMALLEST_PRICE, "high below low": crossed}
 
 
@@ -188,7 +189,7 @@ def usable_prices(prices: Float[np.ndarray, "rows 4"]) -> Float[np.ndarray, "row
     A row counts for what it has, if that is an open or a close; else all of it is NaN.
     """
     usable = np.where(np.logical_or.reduce(list(wrong_prices(prices).values())), np.nan, prices)
-    usable[np.isnan(usable[:, 0]) & np.isnan(usable[:, 3])] = np.nan
+    usable[np.isnan(usable[:, OPEN]) & np.isnan(usable[:, CLOSE])] = np.nan
     return usable
 
 

@@ -7,6 +7,8 @@ import numpy as np
 from jaxtyping import Float
 
 from eigen2.market.data.panel import MarketPanel
+from eigen2.market.data.panel_rows import MEMBER
+from eigen2.market.data.source import CLOSE
 from eigen2.market.data.splits import describe_days
 from eigen2.market.evaluation.information import HORIZONS, Information, forward_returns, information, rank_ic
 from eigen2.market.evaluation.rankers import fit_rankers
@@ -17,7 +19,6 @@ from eigen2.market.simulation.simulate import Prices
 
 SHUFFLES = 99
 SIGNIFICANT = 0.05  # p-value below which a learner counts as better than chance
-CLOSE = 3
 UNKNOWN = "-: all scores or all returns are equal (opens are closes: 1 day earns nothing)"
 
 
@@ -49,7 +50,7 @@ def shuffle_columns(prices: Prices, rng: np.random.Generator) -> Prices:
     A move is a bar relative to the column's last close. Columns trade on their own days, and start at 1; membership
     stays as it is.
     """
-    prices, more = prices[..., : CLOSE + 1], prices[..., CLOSE + 1 :]
+    prices, more = prices[..., :MEMBER], prices[..., MEMBER:]
     close = prices[..., CLOSE].astype(np.float64)
     before = np.vstack([np.zeros_like(close[:1]), last_valid(close)[:-1]])[..., None]
     with np.errstate(divide="ignore", invalid="ignore"):

@@ -4,6 +4,8 @@ import numpy as np
 import talib
 from jaxtyping import Float
 
+from eigen2.market.data.source import CLOSE
+
 FEATURES = ("open", "close", "high", "low", "rsi", "macd", "macd_signal", "trix", "ma20_distance")
 
 RSI_DAYS = 14
@@ -39,14 +41,14 @@ def indicator_features(values: Float[np.ndarray, "days 4"]) -> Float[np.ndarray,
 
 def _by_stretch(values: Float[np.ndarray, "days 4"], relative: bool) -> Float[np.ndarray, "days 9"]:
     features = np.full((len(values), len(FEATURES)), np.nan)
-    edges = np.flatnonzero(np.diff(np.isfinite(values[:, 3]), prepend=False, append=False))
+    edges = np.flatnonzero(np.diff(np.isfinite(values[:, CLOSE]), prepend=False, append=False))
     for start, stop in zip(edges[::2], edges[1::2], strict=True):
         _fill(features[start:stop], values[start:stop], relative)
     return features
 
 
 def _fill(features: Float[np.ndarray, "days 9"], values: Float[np.ndarray, "days 4"], relative: bool) -> None:
-    close = np.ascontiguousarray(values[:, 3], dtype=np.float64)
+    close = np.ascontiguousarray(values[:, CLOSE], dtype=np.float64)
     now, before = values[1:, [0, 3, 1, 2]], close[:-1, None]
     mean = talib.SMA(close, MA_DAYS)
     macd, signal, _ = talib.MACD(close, *MACD_DAYS)

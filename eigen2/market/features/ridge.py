@@ -8,6 +8,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from eigen2.market.data.panel_rows import orderable
+from eigen2.market.data.source import CLOSE
 
 PENALTIES = np.geomspace(1e-4, 10, 11)  # relative to the mean squared feature, summed over the rows
 FOLDS = 10
@@ -45,7 +46,7 @@ class Ridge:
 
         They are less the mean of the columns that may be ordered that day, and 0 in columns without a close.
         """
-        counted, priced, days = orderable(prices), prices[..., 3] > 0, len(prices)
+        counted, priced, days = orderable(prices), prices[..., CLOSE] > 0, len(prices)
         forecasts = [
             (block, rows @ weights)
             for span, weights in ((np.arange(days), self.weights), *self.folds)

@@ -4,9 +4,9 @@ import numpy as np
 from jaxtyping import Bool, Float, Float32, Int, Int16
 
 from eigen2.market.data.panel_rows import members
-from eigen2.market.data.source import LISTED_DAYS
+from eigen2.market.data.source import CLOSE, LISTED_DAYS, OPEN
 
-OPEN, HIGHEST, LOWEST, CLOSE, LEAST_SIZE = range(5)  # rows of a day in `market_table`, its bars
+HIGHEST, LOWEST, LEAST_SIZE = 1, 2, 4  # rows of a day in `market_table`, its bars, beside `OPEN` and `CLOSE`
 DEAL_DAYS, DEAL_RANGE = 10, 0.01  # closes of a column that is bought for cash, and how much they differ
 NO_ORDER = np.float32(1e9)  # least size of an order in a column that is no member, above every size
 
@@ -27,7 +27,7 @@ def market_table(
     traded = valid.any(-1)
     open_, high, low, close = np.moveaxis(np.where(valid, prices, np.float32(np.nan)), -1, 0)
     high, low = (np.where(np.isnan(row), ends(open_, close), row) for row, ends in ((high, np.fmax), (low, np.fmin)))
-    least_size = np.where(valid[..., 3], np.where(may_open, np.float32(1), NO_ORDER), np.float32(np.inf))
+    least_size = np.where(valid[..., CLOSE], np.where(may_open, np.float32(1), NO_ORDER), np.float32(np.inf))
     last_close = last_valid(close)
     if delisting_return:
         ends = len(prices) - traded[::-1].argmax(0)
@@ -110,11 +110,11 @@ def tie_breaks(prices: Float32[np.ndarray, "days columns bars"]) -> Int16[np.nda
 
     It is a hash of the close (MurmurHash3's finalizer), so that the same day has the same draw in any panel.
     """
-    bits: np.ndarray = np.ascontiguousarray(prices[..., 3], np.float32).view(np.uint32)
+    bits: np.ndarray = np.ascontiguousarray(prices[..., CLOSE], np.float32).view(np.uint32)
     for factor, shift in ((0x85EBCA6B, 13), (0xC2B2AE35, 16)):
         bits = (bits ^ (bits >> 16)) * np.uint32(factor)
         bits ^= bits >> shift
-    traded = np.isfinite(prices[..., 3]) & (prices[..., 3] > 0)
+    traded = np.isfinite(prices[..., CLOSE]) & (prices[..., CLOSE] > 0)
     return np.where(traded, (bits >> 17).astype(np.int16), np.int16(-1))
 
 

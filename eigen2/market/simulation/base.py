@@ -10,8 +10,9 @@ from torch import Tensor
 
 from eigen2.core.replay import Field
 from eigen2.errors import UserError, require_range
+from eigen2.market.data.source import CLOSE
 from eigen2.market.simulation.account import AccountRecord, AccountRules, Accounts, Capacity, observed_room
-from eigen2.market.simulation.bars import CLOSE, final_closes, market_table
+from eigen2.market.simulation.bars import final_closes, market_table
 from eigen2.market.simulation.rules import TradingRules
 from eigen2.market.simulation.windows import window_options
 

@@ -13,14 +13,13 @@ from torch import Tensor
 
 from eigen2.errors import UserError
 from eigen2.market.data.panel_rows import members, orderable
+from eigen2.market.data.source import CLOSE, OPEN
 from eigen2.market.evaluation.performance import YEAR
 from eigen2.market.simulation.account import SHARE_TOLERANCE, AccountRules, Capacity
-from eigen2.market.simulation.bars import CLOSE as LAST_CLOSE
 from eigen2.market.simulation.bars import final_closes, last_valid, market_table
 from eigen2.market.simulation.rules import TradingRules
 from eigen2.market.simulation.simulate import Policy, Prices, Simulation
 
-OPEN, CLOSE = 0, 3  # of the last axis of prices
 MOMENTUM_DAYS = 20
 MONTH_DAYS = 21
 COVARIANCE_DAYS = 252  # days of returns from which covariances are estimated
@@ -46,7 +45,7 @@ def buy_and_hold(
     if not bought.size:
         raise UserError("nothing can be bought and held from the first day on: begin on another day")
     table = market_table(prices[:, bought], rules.delisting_return)
-    entry, close = entry[bought], table[days.start : days.stop, LAST_CLOSE].astype(np.float64)
+    entry, close = entry[bought], table[days.start : days.stop, CLOSE].astype(np.float64)
     close[-1] = final_closes(table, np.full(len(bought), days.stop - 1), np.arange(len(bought)))
     close = np.ascontiguousarray(close)  # the order in memory decides rounding of sums
     paid = entry * (1 + rules.side_cost)

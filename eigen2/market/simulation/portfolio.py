@@ -9,8 +9,9 @@ from torch import Tensor
 
 from eigen2.core.replay import Field
 from eigen2.errors import UserError
+from eigen2.market.data.source import CLOSE, OPEN
 from eigen2.market.simulation.account import AccountRules, Capacity
-from eigen2.market.simulation.bars import CLOSE, OPEN, delisted, has_close, may_open
+from eigen2.market.simulation.bars import delisted, has_close, may_open
 from eigen2.market.simulation.base import MAX_OBSERVED, MONEY_FIELDS, MarketEnvironment
 from eigen2.market.simulation.environment import TradingEnvironment
 from eigen2.market.simulation.rules import TradingRules

@@ -6,8 +6,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from eigen2.market.data.panel_rows import orderable
+from eigen2.market.data.source import CLOSE, OPEN
 from eigen2.market.simulation.account import AccountRules, Capacity
-from eigen2.market.simulation.policies import CLOSE, OPEN
 from eigen2.market.simulation.rules import TradingRules
 from eigen2.market.simulation.simulate import Policy, Prices, Simulation
 

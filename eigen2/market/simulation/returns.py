@@ -4,7 +4,8 @@ import numpy as np
 from jaxtyping import Float
 
 from eigen2.market.data.panel_rows import orderable
-from eigen2.market.simulation.bars import CLOSE, OPEN, halted, market_table
+from eigen2.market.data.source import CLOSE, OPEN
+from eigen2.market.simulation.bars import halted, market_table
 from eigen2.market.simulation.rules import TradingRules
 from eigen2.market.simulation.simulate import Prices
 

@@ -12,9 +12,10 @@ from jaxtyping import Float, Float32
 from torch import Tensor
 
 from eigen2.errors import UserError, require_range
+from eigen2.market.data.source import CLOSE, OPEN
 from eigen2.market.simulation.account import AccountRules
 from eigen2.market.simulation.environment import TradingEnvironment
-from eigen2.market.simulation.policies import CLOSE, OPEN, momentum_pct, order_largest
+from eigen2.market.simulation.policies import momentum_pct, order_largest
 from eigen2.market.simulation.rules import TradingRules
 from eigen2.market.simulation.simulate import Policy, play_days
 from eigen2.market.simulation.windows import window_options

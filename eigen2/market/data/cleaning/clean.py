@@ -9,9 +9,9 @@ import pandas as pd
 from jaxtyping import Float, Int
 
 from eigen2.errors import UserError
-from eigen2.market.data.cleaning.defects import CLOSE, VOLUME, Cells, Found, Mask
+from eigen2.market.data.cleaning.defects import Cells, Found, Mask
 from eigen2.market.data.cleaning.policy import CleaningPolicy, Limits
-from eigen2.market.data.source import VALUES
+from eigen2.market.data.source import CLOSE, VALUES, VOLUME
 
 KEYS = ["date", "ticker"]
 AFTER = tuple(f"{name}_after" for name in VALUES)

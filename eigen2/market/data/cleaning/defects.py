@@ -10,7 +10,18 @@ from jaxtyping import Bool, Float
 from eigen2.market.data.cleaning.blocks import Calendar
 from eigen2.market.data.cleaning.levels import Bars, any_of, find_jumps, find_spikes, split_factors
 from eigen2.market.data.cleaning.policy import DEFECTS, Limits
-from eigen2.market.data.source import LARGEST_PRICE, LISTED_DAYS, PRICE_COLUMNS, stray_days, wrong_prices
+from eigen2.market.data.source import (
+    CLOSE,
+    HIGH,
+    LARGEST_PRICE,
+    LISTED_DAYS,
+    LOW,
+    OPEN,
+    PRICE_COLUMNS,
+    VOLUME,
+    stray_days,
+    wrong_prices,
+)
 
 SATURDAY = 5
 # a weekend day is a session when it has more than this share of the rows of the last weekday before it
@@ -22,7 +33,6 @@ CROSSED_FACTOR = 1.2
 # a ticker is used again when rows resume after so many days of the market; or after the second number of them at a
 # price higher by the factor
 REUSED_DAYS, REUSED_FACTOR = (250, LISTED_DAYS), 10.0
-OPEN, HIGH, LOW, CLOSE, VOLUME = range(5)
 
 Mask = Bool[np.ndarray, " rows"]
 Cells = Bool[np.ndarray, "rows 5"]
