@@ -72,7 +72,7 @@ def luck(run: RunRecord) -> Chart | None:
     """Return a histogram of the random baseline's returns in the test, with a rule at the champion's."""
     if run.test is None:
         return None
-    counts, edges = np.histogram(run.test["random_returns"], BINS)
+    counts, edges = np.histogram(np.round(run.test["random_returns"], 9), BINS)  # of equal ones bins have no width
     bars = pd.DataFrame({"from": edges[:-1], "to": edges[1:], "policies": counts})
     champion = pd.DataFrame({"from": [run.test["measures"]["champion"]["total return"]], "who": ["champion"]})
     returns = {**_number("from", ".1%"), "title": "total return"}

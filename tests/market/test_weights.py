@@ -175,6 +175,17 @@ def test_written_rows_are_the_targets_of_a_rebalancing() -> None:
         pd.testing.assert_frame_equal(short, rows[rows["date"] <= DATES[days - 1]].reset_index(drop=True))
 
 
+def test_columns_neither_held_nor_wanted_have_no_row() -> None:
+    prices, rules = np.full((7, 3, 4), 100, np.float32), replace(RULES, allow_short=True)
+    scores = np.zeros((9, 3))
+    scores[3] = 1, -1, 0
+    rows = write_orders(prices, DATES[:7], ["A", "B", "C"], rules, AccountRules(), scoring(scores), 0)
+    rows = rows[~rows["reason"].str.startswith("the next rebalancing")]
+    found = rows[["action", "ticker"]].fillna("").agg(" ".join, axis=1).tolist()
+    assert found == ["wait ", "buy A", "sell B", "sell A", "buy B"]
+    assert rows["reason"].iloc[0] == "nothing is held, and nothing with a price is wanted"
+
+
 def test_the_ceiling_of_orders_is_refused() -> None:
     with pytest.raises(UserError, match=r"set data\.rules\.mode to orders"):
         ceiling(SyntheticMarket(days=200), RULES)

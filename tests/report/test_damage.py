@@ -130,6 +130,13 @@ def test_a_day_of_a_window_comes_twice_or_none_does(tmp_path: Path) -> None:
     assert "validation" not in charts(load(tmp_path))
 
 
+def test_random_returns_that_differ_by_rounding_are_one_bar(tmp_path: Path) -> None:
+    file = write_run_with(tmp_path, "test/summary.json")
+    file.write_text(json.dumps({**json.loads(file.read_text()), "random_returns": [0.3, 0.1 + 0.2]}))
+    bars = charts(load(tmp_path))["luck"]["layer"][0]["data"]["values"]
+    assert [bar["policies"] for bar in bars if bar["policies"]] == [2]
+
+
 def test_a_folder_without_a_run_is_named(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"has no metrics.csv: name the folder of a run"):
         load(tmp_path)

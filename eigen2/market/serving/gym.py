@@ -87,16 +87,16 @@ class TradingEnv(gymnasium.Env[Any, Any]):
         if render_mode is not None:
             raise UserError(f"render_mode is {render_mode!r}; Trading-v0 draws nothing: leave it out")
         lengths = {"context_days": context_days, "trading_days": trading_days, "settlement_days": settlement_days}
-        for name, value in lengths.items():
-            if value is not None:
-                require_range(name, value, least=1)
+        split_days = {"validation_days": validation_days, "holdout_days": holdout_days}
+        for name, value in (lengths | split_days).items():
+            if value is not None or name == "settlement_days":
+                require_range(name, value, least=int(name in lengths), whole=True)
         if split not in SPLITS:
             raise UserError(f"split is {split!r}; set it to one of {', '.join(SPLITS)}")
         if sum(market is not None for market in (path, synthetic, panel)) > 1:
             raise UserError("more than one of path, synthetic and panel is given; leave out all but one")
         rules = from_settings(TradingRules, "rules", rules)
-        options: dict[str, Any] = {"validation_days": validation_days, "holdout_days": holdout_days}
-        options |= {"indicators": indicators, "features": features}
+        options: dict[str, Any] = {**split_days, "indicators": indicators, "features": features}
         if panel is None:
             market = None if synthetic is None else from_settings(SyntheticMarket, "synthetic", synthetic)
             folder = cache_dir if market is None else None

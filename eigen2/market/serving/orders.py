@@ -9,7 +9,8 @@ import pandas as pd
 import torch
 from jaxtyping import Bool, Float, Int, Shaped
 
-from eigen2.market.data.panel_rows import members
+from eigen2.market.data.panel_rows import orderable
+from eigen2.market.data.source import CLOSE
 from eigen2.market.simulation.account import AccountRules, Capacity
 from eigen2.market.simulation.environment import TradingEnvironment
 from eigen2.market.simulation.portfolio import PortfolioEnvironment, make_environment
@@ -52,30 +53,27 @@ def write_orders(
     order for which the account has no money left, and which later rows leave out), `unfilled` (an order of the day
     before that did not trade), `hold`, `close`, and `wait` if nothing is ordered.
 
-    Target weights are `buy` or `sell` rows of the columns with a price on a day of rebalancing, but those that are no
-    members and not held, whose stake_pct is the target in percent of the equity; `hold` are those held without a price,
-    and `wait` the days between.
+    Target weights are `buy` or `sell` rows of the columns with a price on a day of rebalancing that are held or have a
+    target, whose stake_pct is the target in percent of the equity; `hold` are those held without a price, and `wait`
+    the days between.
     """
     # a first extra day takes the last orders; a second keeps it from being the last day, which sells everything
     table = np.pad(prices, ((0, 2), (0, 0), (0, 0)), constant_values=np.nan)
     env = make_environment(table, rules, 1, account=account, capacity=capacity)
     days = play_days(env, policy, window_options([start], len(table) - 1 - start, len(table) - start))
     rows: list[Row] = []
-    may_open = members(prices)
     if isinstance(env, PortfolioEnvironment):
         for today, day in zip(range(start, len(prices), rules.rebalance_days), days, strict=False):
-            market = prices[today, :, 3], may_open[today]
-            rows += [{"date": dates[today], **row} for row in _weight_rows(day, env, *market, tickers)]
+            rows += [{"date": dates[today], **row} for row in _weight_rows(day, env, prices[today, :, CLOSE], tickers)]
             for waiting in range(today + 1, min(today + rules.rebalance_days, len(prices))):
                 left = today + rules.rebalance_days - waiting
                 reason = f"the next rebalancing is in {left} day{'s' * (left > 1)}"
                 rows.append({"date": dates[waiting], "action": "wait", "reason": reason})
         return _table(rows)
     assert isinstance(env, TradingEnvironment)
-    writer = _Writer(env, tickers)
+    writer, may_order = _Writer(env, tickers), orderable(prices)
     for today, day in zip(range(start, len(prices)), days, strict=False):
-        orderable = np.isfinite(prices[today, :, 3]) & may_open[today]
-        rows += [{"date": dates[today], **row} for row in writer.rows(day, orderable)]
+        rows += [{"date": dates[today], **row} for row in writer.rows(day, may_order[today])]
     return _table(rows)
 
 
@@ -87,22 +85,21 @@ def _weight_rows(
     day: Day,
     env: PortfolioEnvironment,
     close: Float[np.ndarray, " columns"],
-    may_open: Bool[np.ndarray, " columns"],
     tickers: Sequence[str],
 ) -> list[Row]:
-    """Return the rows of a rebalancing, by column; one that waits if no column has a price or is held."""
+    """Return the rows of a rebalancing, by column; one that waits if no column is held or has a target."""
     held = 100 * day.observation["weight"][0, 0].double().numpy()
     targets = 100 * env.accounts.rules.max_leverage * day.info["weights"][0, 0]
     fill = "the next open" if env.rules.execution == "next_open" else "this close"
     rows = []
-    columns = tickers, held.tolist(), targets.tolist(), close.tolist(), may_open.tolist()
-    for ticker, now, target, price, is_member in zip(*columns, strict=True):
-        if math.isfinite(price) and (is_member or now):
+    columns = tickers, held.tolist(), targets.tolist(), close.tolist()
+    for ticker, now, target, price in zip(*columns, strict=True):
+        if math.isfinite(price) and (target or now):
             name, reason = "buy" if target > now else "sell", f"from {now:.2f} % of the equity, at {fill}"
             rows.append({"ticker": ticker, "action": name, "stake_pct": target, "price": price, "reason": reason})
         elif now:
             rows.append({"ticker": ticker, "action": "hold", "stake_pct": now, "reason": "no price: it is kept"})
-    return rows or [{"action": "wait", "reason": "no column has a price"}]
+    return rows or [{"action": "wait", "reason": "nothing is held, and nothing with a price is wanted"}]
 
 
 class _Writer:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium
+import jaxtyping
 import numpy as np
 import pytest
 import torch
@@ -202,7 +203,7 @@ def test_all_ways_to_name_a_market_give_the_same(tmp_path: Path) -> None:
         ({"panel": None, "path": "nowhere.parquet"}, "nowhere.parquet"),
         ({"split": "test"}, "split is 'test'; set it to one of train, validation, holdout"),
         ({"context_days": 0}, "context_days is 0; it must be at least 1"),
-        ({**DRAWN, "holdout_days": -1}, "data.holdout_days is -1"),
+        ({**DRAWN, "holdout_days": -1}, "holdout_days is -1"),
         ({**DRAWN, "split": "holdout", "holdout_days": 0}, "split 'holdout' has 0 of 200 days"),
         ({"context_days": 102}, "split 'train' has 120 of 200 days"),
         ({"split": "validation", "trading_days": 46}, "split 'validation' has 50 of 200 days"),
@@ -218,6 +219,15 @@ def test_bad_settings_are_refused_in_one_line(changes: dict[str, Any], words: st
     with pytest.raises(UserError, match=words) as refused:
         trading(**changes)
     assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("name", [*WINDOW, *DAYS])
+def test_days_are_whole_numbers(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # which would refuse them first
+    with pytest.raises(UserError, match=rf"^{name} is 20\.5; it must be a whole number$"):
+        trading(**DRAWN | {name: 20.5})
+    with pytest.raises(UserError, match=r"^settlement_days is None; it must be a number$"):
+        trading(settlement_days=None)
 
 
 @pytest.mark.parametrize("options", [{"start_idx": value} for value in (18, 101, 40.5, "40")] + [{"reset_mask": True}])
