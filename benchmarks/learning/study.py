@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from benchmarks.harness import Benchmark, Row, Settings, Task, train
@@ -28,7 +29,7 @@ from eigen2.market.data.source import read_prices
 from eigen2.market.data.universe import Universe
 from eigen2.market.datamodule import MarketDataModule
 from eigen2.market.evaluation.information import Scores, information
-from eigen2.market.evaluation.performance import alpha_beta
+from eigen2.market.evaluation.performance import daily_returns, measure_all
 from eigen2.market.evaluation.rankers import fit_rankers
 from eigen2.market.features.encoding import AverageEncoder
 from eigen2.market.simulation.account import AccountRules
@@ -51,6 +52,8 @@ MODEL: dict[str, Any] = {"reward_scale": 0.02, "actor_lr": 1e-3, "critic_lr": 1e
 """A reward is the log return of 20 days, not of a small position."""
 DATA: dict[str, Any] = {"replay_min_size": 2000}  # 20 days are one transition
 RANDOM_ACCOUNTS = 32  # accounts of the random baseline, which are averaged
+MEASURED = ("total return", "annual return", "Sharpe", "max drawdown", "turnover", "exposure", "trades", "alpha")
+"""Of `performance.MEASURES`."""
 MOMENTUM = (252, 21)  # days of the gain by which 12-1 momentum ranks, and those of them left out
 
 
@@ -165,8 +168,7 @@ def measure(task: Task, settings: Settings, folder: Path) -> Row:
         "settings": json.dumps(flatten({"model": module.model_settings(), "data": data.settings()}), default=repr),
         "diagnostics": {name: module.metrics.get(name) for name in DIAGNOSTICS},
         "policies": {
-            name: {**run.measures(), "alpha": _alpha(run, simulations["buy and hold"])}
-            for name, run in simulations.items()
+            name: mean_measures(run, simulations["buy and hold"].returns) for name, run in simulations.items()
         },
         "rank_ic": rank_ics(champion, data, scores),
         "dates": [str(dates[day]) for day in splits.holdout],
@@ -174,9 +176,15 @@ def measure(task: Task, settings: Settings, folder: Path) -> Row:
     }
 
 
-def _alpha(own: Simulation, market: Simulation) -> float:
-    """Return the alpha of an account to another policy's only one, the mean of several."""
-    return float(alpha_beta(own.equity, np.broadcast_to(market.equity, own.equity.shape))[0].mean())
+def mean_measures(run: Simulation, market: Float[np.ndarray, " returns"]) -> dict[str, float]:
+    """Return the means over the accounts of `MEASURED`, alpha against a market's daily returns."""
+    measured = [
+        measure_all(
+            daily_returns(equity), market, equity=equity, exposure=exposure, traded=traded, gains=np.zeros(trades)
+        )
+        for equity, exposure, traded, trades in zip(run.equity, run.exposure, run.traded, run.trades, strict=True)
+    ]
+    return {name.lower().replace(" ", "_"): float(np.mean([each[name] for each in measured])) for name in MEASURED}
 
 
 def champion_policy(module: ERLModule, data: MarketDataModule) -> Policy:

@@ -11,7 +11,7 @@ from jaxtyping import Float, Float32, Int
 from torch import Tensor
 
 from eigen2.errors import require_range
-from eigen2.market.evaluation import performance
+from eigen2.market.evaluation.performance import daily_returns
 from eigen2.market.simulation.account import AccountRules, Capacity
 from eigen2.market.simulation.base import MarketEnvironment
 from eigen2.market.simulation.portfolio import make_environment
@@ -67,20 +67,7 @@ class Simulation:
     @property
     def returns(self) -> Float[np.ndarray, " returns"]:
         """Return the daily returns, the mean of the accounts."""
-        return performance.daily_returns(self.equity).mean(0)
-
-    def measures(self) -> dict[str, float]:
-        """Return the means over the accounts of measures of `performance`, and of the trades."""
-        measures = {
-            "total_return": performance.total_return(self.equity),
-            "annual_return": performance.annualised_return(self.equity),
-            "sharpe": performance.sharpe_ratio(self.equity),
-            "max_drawdown": performance.max_drawdown(self.equity),
-            "turnover": performance.turnover(self.equity, self.traded),
-            "exposure": performance.mean_exposure(self.equity, self.exposure),
-            "trades": self.trades,
-        }
-        return {name: float(np.mean(values)) for name, values in measures.items()}
+        return daily_returns(self.equity).mean(0)
 
 
 def simulate(

@@ -18,6 +18,7 @@ from eigen2.errors import UserError
 from eigen2.market.datamodule import MarketDataModule
 from eigen2.market.evaluation import performance
 from eigen2.market.simulation.portfolio import PortfolioEnvironment
+from eigen2.market.simulation.simulate import Simulation
 from eigen2.market.synthetic.generator import SyntheticMarket
 
 DATA = {"context_days": 10, "trading_days": 15, "settlement_days": 5, "validation_days": 30}
@@ -144,6 +145,15 @@ def test_a_row_covers_the_test_days_only(trained_fold: TrainedFold, prices: pd.D
     assert days_left["test"] == {19}, "the champion always observes the days left on the first day of a training window"
     assert days_left["test"] < days_left["training"]
     assert json.loads(row["settings"])["data.rules.cost_bps"] == 10
+
+
+def test_measures_are_means_over_accounts() -> None:
+    curves = np.array([[100.0, 110, 121], [100, 100, 100]])
+    run = Simulation(curves, 0 * curves, np.array([200.0, 0]), np.array([2, 0]), pd.DataFrame())
+    found = study.mean_measures(run, run.returns)
+    assert found["total_return"] == pytest.approx(0.105)
+    assert found["trades"] == 1
+    assert found["turnover"] == pytest.approx(200 / 2 / curves[0].mean() * 126 / 2)
 
 
 def test_measures_follow_from_the_returns_of_the_tables(trained_fold: TrainedFold) -> None:

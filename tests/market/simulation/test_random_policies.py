@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from eigen2.market.evaluation.performance import mean_exposure, turnover
 from eigen2.market.simulation.account import AccountRules
 from eigen2.market.simulation.policies import order_largest
 from eigen2.market.simulation.random_policies import permute_among, random_baseline
@@ -164,8 +165,9 @@ def test_exposure_and_turnover_are_those_of_the_other_policy(
     own = simulate(prices, trading, money, range(days), without_skill(trading, days, 40, sells_after))
     policy = random_baseline(prices, trading, money, own, range(days), 50, np.random.default_rng(0))
     found = simulate(prices, trading, money, range(days), policy, 50)
-    for name in ("exposure", "turnover"):
-        assert found.measures()[name] == pytest.approx(own.measures()[name], rel=0.06)
+    for measure, kind in ((mean_exposure, "exposure"), (turnover, "traded")):
+        theirs, expected = (np.mean(measure(each.equity, getattr(each, kind))) for each in (found, own))
+        assert theirs == pytest.approx(expected, rel=0.06)
 
 
 @pytest.mark.parametrize("execution", ["next_open", "close"])
