@@ -370,15 +370,15 @@ class MarketDataModule(RolloutDataModule):
 
         prices, days = self.panel.prices[:, self.investable_columns], range(holdout.start - 1, holdout.stop)
         benchmark = None if name is None else (name, self.panel.prices[:, [self.panel.tickers.index(name)], :MEMBER])
-        settings = (self.rules, self.account, days, self.panel.dates)
-        market = Market(prices, *settings, benchmark, self.survivors, self.capacity)  # which refuses too few days
+        more: dict[str, Any] = {"benchmark": benchmark, "survivors": self.survivors, "capacity": self.capacity}
+        market = Market(prices, self.rules, self.account, days, self.panel.dates, **more)  # which refuses too few days
         market = replace(market, scores=fit_rankers(self.encoder, self.panel, self.rules.holding_days, days))
         champion, agents = native(policies.champion), [native(agent) for agent in policies.agents]
         leak = self._find_leak(champion, days, policies.seed) if policies.checks else None
-        trained = champion, agents, policies.tried, policies.generation
+        counts = {"tried": policies.tried, "generation": policies.generation}
         rng, others = generator(policies.seed, Role.LUCK), [native(other) for other in policies.others]
         ensemble = native(policies.ensemble) if others else None
-        result = backtest(market, *trained, rng, others=others, ensemble=ensemble, leak=leak)
+        result = backtest(market, champion, agents, **counts, rng=rng, others=others, ensemble=ensemble, leak=leak)
         if self.trainer is not None:
             root = Folder(self.trainer.default_root_dir)
             write(result, self._trades(result.champion.closed), root, flatten({"data": self.settings()}))

@@ -48,7 +48,7 @@ from eigen2.market.simulation.simulate import Policy, Prices, Simulation, prefer
 from eigen2.market.spreadsheets import without_formulas
 
 RANDOM_POLICIES = 2000  # policies of the random baseline
-BLOCKS, BLOCK_DAYS = 16, 5  # of the cross-validation, as in its paper; fewer blocks if they have fewer days than that
+BLOCKS, LEAST_BLOCK_DAYS = 16, 5  # of the cross-validation, as in its paper; fewer blocks if they were shorter
 BUY_AND_HOLD, BENCHMARK, EQUAL, ENSEMBLE = "buy and hold", "benchmark", "1/N", "ensemble"
 VERDICT_DRAWS = 2000  # of the bootstrap interval in the verdict
 DETAILED = ("champion", BUY_AND_HOLD, BENCHMARK, "momentum")  # policies with all measures on a terminal
@@ -130,7 +130,7 @@ class Backtest:
         excess, sharpes = self.champion.returns - self.risk_free, mean[varies] / deviation[varies]
         deflated, overfitting = deflated_sharpe_ratio(excess, self.tried, sharpes), math.nan
         if varies.sum() > 1:  # else there is nothing to compare
-            blocks = min(BLOCKS, len(self.agents) // BLOCK_DAYS // 2 * 2)
+            blocks = min(BLOCKS, len(self.agents) // LEAST_BLOCK_DAYS // 2 * 2)
             if blocks >= 2:
                 overfitting = overfitting_probability(self.agents[:, varies], blocks)
         agents = self.agents.shape[1]
@@ -203,7 +203,7 @@ class Backtest:
     def summary(self) -> dict[str, Any]:
         """Return all results as plain values, None for NaN."""
         first, last = str(self.dates[1])[:10], str(self.dates[-1])[:10]
-        return _nan_to_none(
+        values = json.dumps(
             {
                 "days": {"first": first, "last": last, "count": len(self.dates) - 1},
                 "champion_generation": self.generation,
@@ -223,6 +223,7 @@ class Backtest:
                 "random_returns": np.sort(total_return(self.simulations["random"].equity)).tolist(),
             }
         )
+        return json.loads(values, parse_constant=lambda _: None)
 
     def scalars(self) -> dict[str, float]:
         """Return the results to log, by full name."""
@@ -367,18 +368,26 @@ def backtest(
         "random": play(Contender(random, rules, account), policies),
     }
     returns = [play(Contender(agent, rules, account)).returns for agent in (*agents, *others)]
-    dates, agent_returns = market.dates[days.start : days.stop], np.stack(returns[: len(agents)], axis=1)
     deciders = [(name, contenders[name].policy) for name in ("champion", ENSEMBLE) if name in contenders]
     own_scores = {name: preferences(prices, rules, account, days, each) for name, each in deciders}
     scores = {**own_scores, **market.scores}
-    ranked = {name: information(each, prices, rules, days) for name, each in scores.items()}
     champions = [simulations["champion"].returns, *returns[len(agents) :]]
     differences = [growth_beyond(each, simulations[EQUAL].returns) for each in champions]
-    excess = over_days(differences[0], rng, VERDICT_DRAWS, rules.holding_days)
-    checks = None if leak is None else robustness(contenders, play, leak)
-    found = dates, simulations, agent_returns, tried, generation, ranked, excess, rules.holding_days
-    trainings, risk_free = np.array([each.mean() for each in differences]), account.cash_rate_pct / (100 * YEAR)
-    return Backtest(*found, trainings, checks, ticker, market.survivors, risk_free)
+    return Backtest(
+        dates=market.dates[days.start : days.stop],
+        simulations=simulations,
+        agents=np.stack(returns[: len(agents)], axis=1),
+        tried=tried,
+        generation=generation,
+        information={name: information(each, prices, rules, days) for name, each in scores.items()},
+        excess=over_days(differences[0], rng, VERDICT_DRAWS, rules.holding_days),
+        holding_days=rules.holding_days,
+        trainings=np.array([each.mean() for each in differences]),
+        checks=None if leak is None else robustness(contenders, play, leak),
+        benchmark=ticker,
+        survivors=market.survivors,
+        risk_free=account.cash_rate_pct / (100 * YEAR),
+    )
 
 
 def _percent(log_growth: Iterable[float]) -> list[float]:
@@ -424,10 +433,11 @@ def _contenders(market: Market, champion: Policy, ensemble: Policy | None) -> di
 def write(result: Backtest, trades: pd.DataFrame | None, root: Folder, settings: Mapping[str, Any]) -> None:
     """Write `test/` into a run's folder: `summary.json`, `equity.csv`, `rank_ic.csv` and any trades, `trades.csv`.
 
-    An earlier test with other settings (by full key) or of another champion is moved aside as `test-1`, `test-2`, ...
-    Raises UserError if the disk refuses.
+    An earlier test with other settings (by full key), other checks or another number of trainings, or of another
+    champion, is moved aside as `test-1`, `test-2`, ... Raises UserError if the disk refuses.
     """
-    text = json.dumps({**result.summary(), "settings": dict(settings)}, indent=1, allow_nan=False) + "\n"
+    tested = {**settings, "checks": result.checks is not None, "trainings": len(result.trainings)}
+    text = json.dumps({**result.summary(), "settings": tested}, indent=1, allow_nan=False) + "\n"
     texts = {"equity.csv": result.curves().to_csv(), "rank_ic.csv": result.rank_ic().to_csv()}
     if trades is not None:
         texts["trades.csv"] = without_formulas(trades).to_csv(index=False)
@@ -438,9 +448,3 @@ def write(result: Backtest, trades: pd.DataFrame | None, root: Folder, settings:
         archive_other_test(root, folder.path.name, "summary.json", json.loads(text), keys)
         for name, content in texts.items():
             folder.write(name, content)
-
-
-def _nan_to_none(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {name: _nan_to_none(part) for name, part in value.items()}
-    return None if isinstance(value, float) and not math.isfinite(value) else value

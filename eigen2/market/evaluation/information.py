@@ -26,15 +26,8 @@ def rank_ic(scores: Scores, returns: Scores) -> Daily:
     Equal values have their mean rank. NaN on days where fewer than two columns differ in either.
     """
     known = np.isfinite(scores) & np.isfinite(returns)
-    first, second = (_centred_ranks(np.where(known, each, np.nan)) for each in (scores, returns))
-    scale = np.sqrt((first**2).sum(1) * (second**2).sum(1))
-    return np.where(scale > 0, (first * second).sum(1) / np.where(scale > 0, scale, 1), np.nan)
-
-
-def _centred_ranks(values: Scores) -> Scores:
-    """Return the rank of each value among those of its day less their mean; 0 for NaN."""
-    ranks = pd.DataFrame(values).rank(axis=1)
-    return ranks.sub(ranks.mean(axis=1), axis=0).fillna(0).to_numpy()
+    first, second = (pd.DataFrame(np.where(known, each, np.nan)).rank(axis=1) for each in (scores, returns))
+    return first.corrwith(second, axis=1).to_numpy()
 
 
 def forward_returns(prices: Prices, rules: TradingRules, horizon: int) -> Scores:

@@ -9,7 +9,7 @@ DRAWS = 10_000
 LEVEL = 0.95
 ANGLES = 100_000  # steps of the integral of Student's t distribution
 AT_ONCE = 100  # series drawn at once, to limit memory
-BLOCK_DAYS = 20.0  # mean length of a block: a position's maximum holding time, so that blocks contain whole positions
+MEAN_BLOCK_DAYS = 20.0  # a position's maximum holding time, so that blocks contain whole positions
 
 
 class Interval(NamedTuple):
@@ -21,7 +21,7 @@ class Interval(NamedTuple):
 
 
 def over_days(
-    values: np.ndarray, generator: np.random.Generator, draws: int = DRAWS, block_days: float = BLOCK_DAYS
+    values: np.ndarray, generator: np.random.Generator, draws: int = DRAWS, block_days: float = MEAN_BLOCK_DAYS
 ) -> Interval:
     """Return the mean of a daily series with an interval by the stationary bootstrap of Politis and Romano (1994).
 

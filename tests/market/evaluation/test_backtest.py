@@ -17,6 +17,7 @@ from eigen2.files import Folder
 from eigen2.market.evaluation.backtest import Backtest, Market, backtest, write
 from eigen2.market.evaluation.information import forward_returns
 from eigen2.market.evaluation.intervals import Interval, over_trainings
+from eigen2.market.evaluation.robustness import Leak, Robustness
 from eigen2.market.simulation.account import AccountRules
 from eigen2.market.simulation.rules import TradingRules
 from eigen2.market.simulation.simulate import Policy
@@ -139,6 +140,18 @@ def test_numbers_that_do_not_exist_for_a_champion_that_never_trades_are_none() -
     assert summary["measures"]["buy and hold"]["information p"] is None
     assert summary["selection"]["deflated_sharpe"] is None
     assert "unknown" in found.text()
+
+
+def test_a_test_with_other_checks_or_trainings_keeps_the_earlier_one(tmp_path: Path) -> None:
+    plain, root = judged(at_random(2), policies=5), Folder(tmp_path)
+    seeds = replace(plain, trainings=np.array([0.1, np.nan, 0.2]))
+    checked = replace(plain, checks=Robustness({}, {}, Leak(("2020-06-01",))))
+    for found in (seeds, plain, plain, checked, plain):
+        write(found, None, root, {"data.rules.cost_bps": 10.0})
+    kept = [json.loads((tmp_path / f"test{which}" / "summary.json").read_text()) for which in ("-1", "-2", "-3", "")]
+    assert [each["trainings"] for each in kept] == [[0.1, None, 0.2], *[plain.trainings.tolist()] * 3]
+    assert [each["checks"] is None for each in kept] == [True, True, False, True]
+    assert not (tmp_path / "test-4").exists()
 
 
 def test_orders_that_could_not_be_paid_for_are_said() -> None:
