@@ -2,9 +2,13 @@
 
 import ast
 import inspect
+import re
+import sys
+import tomllib
 from collections.abc import Iterable
 from functools import cache
-from itertools import permutations
+from importlib.metadata import packages_distributions
+from itertools import chain, permutations
 from pathlib import Path
 from pkgutil import resolve_name
 
@@ -78,6 +82,15 @@ def in_folder(folder: Path) -> list[Path]:
 
 def layer(name: str) -> int | None:
     return next((i for i, parts in enumerate(LAYERS) for part in parts if f"{name}.".startswith(f"{part}.")), None)
+
+
+def test_what_is_imported_is_declared() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    lines = chain(project["dependencies"], *project["optional-dependencies"].values())
+    declared, owners = {re.split(r"[^\w-]", line)[0].lower() for line in lines}, packages_distributions()
+    used = {name.partition(".")[0] for path in FILES for name in imported(path)} - {"eigen2", "callbacks"}
+    missing = {name for name in used if not {each.lower() for each in owners.get(name, [name])} & declared}
+    assert missing - sys.stdlib_module_names == {"pyretechnics"}  # which has an environment of its own
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
