@@ -187,7 +187,8 @@ class EigenCLI(LightningCLI):
 
     def validate(self, **kwargs: Any) -> None:
         """Validate a checkpoint's champion, and print its fitness."""
-        self.trainer.validate(ckpt_path=self._checkpoint(), verbose=False, **kwargs)
+        with stops_at_once(self.trainer):
+            self.trainer.validate(ckpt_path=self._checkpoint(), verbose=False, **kwargs)
         fitness = self.trainer.callback_metrics["champion/validation_fitness"]
         print(f"champion     validation fitness {fitness:.4f} ({self.datamodule.fitness_labels['unit']})")
 
@@ -199,7 +200,7 @@ class EigenCLI(LightningCLI):
         if (checks or seeds > 1) and self.datamodule.workload != "market":
             raise UserError(f"--checks and --seeds are of the workload market, not {self.datamodule.workload}")
         self.model.test_checks = checks
-        with locked_folder(root):
+        with locked_folder(root), stops_at_once(self.trainer):
             if seeds > 1:
                 self.model.other_champions = train_seeds(Path(path or ""), seeds, self._resources())
             self.model.generations_run = generations_of(path)

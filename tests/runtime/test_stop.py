@@ -18,6 +18,7 @@ from lightning.pytorch.trainer.states import TrainerStatus
 from eigen2.errors import LOST_CONTACT, RunStopped, StoppedBySignal
 from eigen2.runtime import signals, stop
 from eigen2.runtime.checksums import verify_checksum
+from tests.command import eigen2
 from tests.erl.probe import make_trainer
 from tests.runs import finish, metrics, run, same, state
 
@@ -68,6 +69,15 @@ def test_a_signal_before_training_ends_the_run_at_once(tmp_path: Path) -> None:
     done = stopped(tmp_path, ["SIGINT"], "--trainer.callbacks.place=setup", generation=0)
     assert done.returncode == 130
     assert done.stderr.splitlines()[-1] == "stopped by SIGINT outside of training; nothing is lost"
+
+
+@pytest.mark.parametrize(("command", "name", "code"), [("validate", "SIGTERM", 143), ("test", "SIGINT", 130)])
+def test_a_signal_ends_validate_and_test(command: str, name: str, code: int, uninterrupted: Path) -> None:
+    sender = ["--trainer.callbacks+=tests.signals.SignalAt", f"--trainer.callbacks.names=[{name}]"]
+    sender += ["--trainer.callbacks.generation=0", "--trainer.callbacks.place=setup"]
+    done = eigen2(command, "--config", "tests/small.yaml", "--trainer.default_root_dir", uninterrupted, *sender)
+    line = f"stopped by {name} outside of training; nothing is lost"
+    assert (done.returncode, done.stderr.splitlines()) == (code, [line])
 
 
 @pytest.mark.slow
