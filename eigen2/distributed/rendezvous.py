@@ -1,4 +1,4 @@
-"""Rendezvous of a run's processes: where they listen, what tells attempts apart, and the end of one before all met."""
+"""Rendezvous of a run's processes: where they listen, what tells attempts apart, and the end of one before all join."""
 
 import errno
 import os
@@ -27,6 +27,12 @@ def loopback_interface() -> str | None:
     return next((name for name, addresses in interfaces if LOOPBACK in [each.address for each in addresses]), None)
 
 
+def check_port(port: str | None) -> None:
+    """Refuse, by a UserError, a MASTER_PORT that is set and no port."""
+    if port is not None and not (port.isdecimal() and 1 <= int(port) <= 65_535):
+        raise UserError(f"MASTER_PORT is {port!r}; it must be a whole number from 1 to 65535")
+
+
 def listen(address: str, port: int) -> int | None:
     """Return a socket that listens on one address, as a file descriptor, where a TCPStore would listen on all.
 
@@ -53,10 +59,10 @@ def watched(find_lost: Callable[[], tuple[str, int] | None]) -> Iterator[None]:
 
     A thread asks it, because nothing interrupts torch while it waits for other processes. Exit handlers do not run.
     """
-    met = Event()
+    joined = Event()
 
     def watch() -> None:
-        while not met.wait(WATCH_S):
+        while not joined.wait(WATCH_S):
             if (found := find_lost()) is not None:
                 line, code = found
                 sys.stdout.flush()
@@ -69,7 +75,7 @@ def watched(find_lost: Callable[[], tuple[str, int] | None]) -> Iterator[None]:
     try:
         yield
     finally:
-        met.set()
+        joined.set()
         thread.join()
 
 

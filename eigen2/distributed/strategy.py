@@ -13,15 +13,16 @@ import torch
 from lightning.fabric.utilities.seed import reset_seed
 from lightning.pytorch import Trainer
 from lightning.pytorch.strategies import DDPStrategy
+from lightning.pytorch.trainer.states import TrainerFn
 from torch import Tensor
 from torch import distributed as dist
 from torch.distributed import Store, TCPStore  # type: ignore[attr-defined]
 
 from eigen2 import compat
 from eigen2.distributed.communicator import in_contact
-from eigen2.distributed.rendezvous import LOOPBACK, listen, loopback_interface, rendezvous, watched
+from eigen2.distributed.rendezvous import LOOPBACK, check_port, listen, loopback_interface, rendezvous, watched
 from eigen2.errors import LOST_CONTACT, UserError, require_range
-from eigen2.runtime.checkpoint import CHECKSUM, delete_unused_parts, write_part
+from eigen2.runtime.checkpoint import CHECKSUM, DurableCheckpointIO, delete_unused_parts, write_part
 
 Plain = TypeVar("Plain")
 
@@ -40,23 +41,24 @@ class PopulationStrategy(DDPStrategy):
     def __init__(self, timeout_s: float = 300.0) -> None:
         require_range("trainer.strategy.timeout_s", timeout_s, above=0, most=1e7)
         super().__init__(process_group_backend="gloo", timeout=timedelta(seconds=timeout_s))
-        self._patience = timedelta(seconds=timeout_s)
-        self._started: Any = None
+        self._join_timeout = timedelta(seconds=timeout_s)
+        self._script_launcher: Any = None
         self._launcher_pid = 0
 
     @property
     def launcher(self) -> Any:
-        """Return what starts this machine's other processes."""
-        if self._started is None:
+        """Return what starts this machine's other processes; raises UserError for a MASTER_PORT that is no port."""
+        if self._script_launcher is None:
+            check_port(os.environ.get("MASTER_PORT"))
             assert self.cluster_environment is not None
-            self._started = compat.script_launcher(self.cluster_environment, self.num_processes, self.num_nodes)
-        return self._started
+            self._script_launcher = compat.script_launcher(self.cluster_environment, self.num_processes, self.num_nodes)
+        return self._script_launcher
 
     def setup_distributed(self) -> None:
         """Connect to the other processes; raise RunStopped if not all join in time.
 
-        Processes of one machine listen on its loopback interface alone. One that ends before all have met takes those
-        of its machine with it.
+        Processes of one machine listen on its loopback interface alone. One that ends before all processes joined takes
+        those of its machine with it.
         """
         reset_seed()
         self.set_world_ranks()
@@ -77,18 +79,25 @@ class PopulationStrategy(DDPStrategy):
                 port,
                 world,
                 is_master=serves,
-                timeout=self._patience,
+                timeout=self._join_timeout,
                 wait_for_workers=False,
                 multi_tenant=True,
                 master_listen_fd=listen(address, port) if serves else None,
             )
             if under_torchrun:
-                store = rendezvous(store, rank, world, self._patience)
-            dist.init_process_group("gloo", store=store, timeout=self._patience, rank=rank, world_size=world)
-        atexit.register(_leave)  # gloo's threads must not outlive the interpreter
+                store = rendezvous(store, rank, world, self._join_timeout)
+            dist.init_process_group("gloo", store=store, timeout=self._join_timeout, rank=rank, world_size=world)
+        atexit.register(_destroy_process_group)  # gloo's threads must not outlive the interpreter
 
     def setup(self, trainer: Trainer) -> None:
-        """Set up as the strategy for one process does, without a wrapper that averages gradients."""
+        """Set up as the strategy for one process does, without a wrapper that averages gradients.
+
+        Raises a UserError where several processes validate or test: Lightning would give all the weights of the first.
+        """
+        if self.world_size > 1 and trainer.state.fn != TrainerFn.FITTING:
+            raise UserError(
+                f"trainer.devices x num_nodes is {self.world_size}; validate and test run in one process: devices=1"
+            )
         super().setup(trainer)
         compat.skip_sigterm_broadcast(trainer)  # GracefulStop asks all processes twice a generation
 
@@ -122,11 +131,12 @@ class PopulationStrategy(DDPStrategy):
     def _find_lost(self) -> tuple[str, int] | None:
         """Return a line and an exit code if the launcher of this process, or one that it has launched, has ended."""
         if self._launcher_pid and os.getppid() != self._launcher_pid:
-            return f"process {self.global_rank}: process 0 of this machine ended before all had met", LOST_CONTACT
+            line = f"process {self.global_rank}: process 0 of this machine ended before all processes joined"
+            return line, LOST_CONTACT
         for number, child in enumerate(self.launcher.procs, 1):
             if (code := child.poll()) is not None:
                 how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
-                line = f"process {number} of this machine {how} before all had met, and so does process 0"
+                line = f"process {number} of this machine {how} before all processes joined, and so does process 0"
                 return f"{line}; --ckpt_path last resumes", max(code, 0) or LOST_CONTACT
         return None
 
@@ -147,8 +157,8 @@ class PopulationStrategy(DDPStrategy):
                     raise OSError("; ".join(refused)[:200])
                 return
         super().save_checkpoint(checkpoint, filepath, storage_options)
-        if part is not None and self.is_global_zero:
-            delete_unused_parts(Path(filepath).parent)  # Lightning's own checkpoint IO does not
+        if part is not None and self.is_global_zero and not isinstance(self.checkpoint_io, DurableCheckpointIO):
+            delete_unused_parts(Path(filepath).parent)  # DurableCheckpointIO does itself
 
     def _gather_text(self, text: str) -> list[str]:
         """Return the first 200 bytes of every process's text, by rank."""
@@ -162,7 +172,7 @@ class PopulationStrategy(DDPStrategy):
         return in_contact(self.global_rank, self.world_size, purpose)
 
 
-def _leave() -> None:
+def _destroy_process_group() -> None:
     if dist.is_initialized():
         dist.destroy_process_group()
 

@@ -24,7 +24,7 @@ def strategy(rank: int, port: int, children: list[subprocess.Popen[bytes]]) -> P
     made = PopulationStrategy()
     made.parallel_devices = [torch.device("cpu")] * 2
     made.cluster_environment = LightningEnvironment()
-    made._started = SimpleNamespace(procs=children)
+    made._script_launcher = SimpleNamespace(procs=children)
     return made
 
 

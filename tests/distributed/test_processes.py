@@ -15,9 +15,13 @@ import numpy as np
 import psutil
 import pytest
 import torch
+from lightning.pytorch import Trainer
+from lightning.pytorch.plugins.io import TorchCheckpointIO
+from lightning.pytorch.trainer.states import TrainerFn
 
-from eigen2.errors import LOST_CONTACT, TERMINATED
-from eigen2.runtime.checkpoint import listed_parts
+from eigen2.distributed.strategy import PopulationStrategy
+from eigen2.errors import LOST_CONTACT, TERMINATED, UserError
+from eigen2.runtime.checkpoint import DurableCheckpointIO, listed_parts
 from tests.command import ROOT, Started, eigen2, together, wait_until
 from tests.golden.cases import evolution
 from tests.runs import metrics, state
@@ -211,19 +215,43 @@ def test_one_process_is_asked_to_stop_and_all_do_after_the_same_generation(alone
 
 
 @pytest.mark.parametrize(
-    ("words", "named"),
+    ("words", "variables", "named"),
     [
-        (("--trainer.strategy=ddp",), "trainer.strategy is DDPStrategy for 2 processes"),
-        (("--model.population_size=1",), "trainer.devices x num_nodes is 2; it must be at most 1"),
-        ((STRATEGY, "--trainer.strategy.timeout_s=0"), "timeout_s is 0"),
+        (("--trainer.strategy=ddp",), {}, "trainer.strategy is DDPStrategy for 2 processes"),
+        (("--model.population_size=1",), {}, "trainer.devices x num_nodes is 2; it must be at most 1"),
+        ((STRATEGY, "--trainer.strategy.timeout_s=0"), {}, "timeout_s is 0"),
+        ((), {"MASTER_PORT": "abc"}, "MASTER_PORT is 'abc'; it must be a whole number from 1 to 65535"),
+        ((), {"MASTER_PORT": "70000"}, "MASTER_PORT is '70000'; it must be"),
     ],
 )
-def test_mistakes_are_one_line(words: tuple[str, ...], named: str, tmp_path: Path) -> None:
-    for process in together(2, *RUN, *folder(tmp_path), *words):
+def test_mistakes_are_one_line(words: tuple[str, ...], variables: dict[str, str], named: str, tmp_path: Path) -> None:
+    for process in together(2, *RUN, *folder(tmp_path), *words, **variables):
         ended = process.ended(120)
         assert ended.returncode == 2, ended.stderr
         (line,) = ended.stderr.strip().splitlines()
         assert named in line
+
+
+def test_validation_by_several_processes_is_refused() -> None:
+    """Lightning would give all of them the weights of the first."""
+    trainer = Trainer(accelerator="cpu", devices=2, strategy=PopulationStrategy(), logger=False)
+    trainer.state.fn = TrainerFn.VALIDATING
+    with pytest.raises(UserError, match="num_nodes is 2; validate and test run in one process: devices=1"):
+        trainer.strategy.setup(trainer)
+
+
+@pytest.mark.parametrize("io", [DurableCheckpointIO, TorchCheckpointIO])
+def test_unused_parts_are_collected_once(
+    io: type[TorchCheckpointIO], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    collected: list[Path] = []
+    for module in ("eigen2.distributed.strategy", "eigen2.runtime.checkpoint"):
+        monkeypatch.setattr(f"{module}.delete_unused_parts", collected.append)
+    monkeypatch.setattr(PopulationStrategy, "_gather_text", lambda self, text: [text])
+    strategy = PopulationStrategy()
+    strategy.checkpoint_io = io()
+    strategy.save_checkpoint({"epoch": 1, "part": {"rows": torch.ones(3)}}, tmp_path / "last.ckpt")
+    assert collected == [tmp_path]
 
 
 def test_a_run_survives_a_disk_that_refuses_two_checkpoints_in_a_row(alone: Path, tmp_path: Path) -> None:

@@ -76,7 +76,7 @@ def start(function: Callable[..., None], *args: object) -> Any:
         ("kill -9 $$", "was killed by signal 9", LOST_CONTACT),
     ],
 )
-def test_a_launched_process_that_ends_before_all_have_met_ends_its_launcher(
+def test_a_launched_process_that_ends_before_all_have_joined_ends_its_launcher(
     script: str, how: str, code: int, tmp_path: Path
 ) -> None:
     process = start(meet, 0, free_port(), tmp_path / "errors", script)
@@ -84,7 +84,7 @@ def test_a_launched_process_that_ends_before_all_have_met_ends_its_launcher(
     assert process.exitcode == code
     (line,) = (tmp_path / "errors").read_text().splitlines()
     assert line == (
-        f"process 1 of this machine {how} before all had met, and so does process 0; --ckpt_path last resumes"
+        f"process 1 of this machine {how} before all processes joined, and so does process 0; --ckpt_path last resumes"
     )
 
 
@@ -95,7 +95,7 @@ def test_a_launched_process_does_not_outlive_its_launcher(tmp_path: Path) -> Non
         psutil.Process(child).wait(120)
     assert not psutil.pid_exists(child)
     (line,) = (tmp_path / "errors").read_text().splitlines()
-    assert line == "process 1: process 0 of this machine ended before all had met"
+    assert line == "process 1: process 0 of this machine ended before all processes joined"
 
 
 def test_processes_of_one_machine_listen_on_the_loopback_interface_alone(tmp_path: Path) -> None:
