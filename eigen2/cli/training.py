@@ -4,6 +4,7 @@ import logging
 import os
 from collections.abc import Sequence
 from contextlib import nullcontext
+from functools import partial
 from importlib import import_module
 from itertools import islice
 from pathlib import Path
@@ -173,11 +174,13 @@ class EigenCLI(LightningCLI):
             return
         is_first = self.trainer.is_global_zero
         with locked_folder(root) if is_first else nullcontext(), stops_at_once(self.trainer):
-            # processes look for the checkpoint in turn: what one downloads, the next one finds
-            with nullcontext() if self.trainer.world_size == 1 else locked_folder(root, ".turn", wait=True):
-                checkpoint = find_checkpoint(root, ckpt_path, or_start=True, put_aside=is_first)
-                # an attribute, not an argument of fit, because setup estimates memory from it
-                self.trainer.ckpt_path = checkpoint or fetch_last(self.trainer, ckpt_path)
+            find = partial(find_checkpoint, root, ckpt_path, or_start=True, put_aside=is_first)
+            if (checkpoint := find()) is None:
+                # processes fetch a checkpoint in turn: what one downloads, the next one finds
+                with nullcontext() if self.trainer.world_size == 1 else locked_folder(root, ".turn", wait=True):
+                    checkpoint = find() or fetch_last(self.trainer, ckpt_path)
+            # an attribute, not an argument of fit, because setup estimates memory from it
+            self.trainer.ckpt_path = checkpoint
             self.trainer.fit(**kwargs)
             if is_first and not self.model.clock.seconds:  # no generation has begun
                 print(f"The run has had {self.model.generations_run} generations: raise trainer.max_epochs to go on.")
