@@ -7,12 +7,12 @@ import mmap
 import os
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from shlex import quote
-from typing import IO, Any, cast
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -82,21 +82,21 @@ def load_panel(
     panel = _open_cache(folder)
     file = PRICES if isinstance(source, SyntheticMarket) else quote(str(source))
     if panel is None:
-        with _recorded_warnings() as warnings:
-            built = build_panel(source_table(source, own), **options, scale=scale, membership=spans, file=file)
-        remedy = f"name a cache_dir that can be written, with {built.nbytes / 1e6:.0f} MB free"
-        # processes that start together write one after the other, and all but the first find it written
-        with (
-            writing(f"the panel cache to {str(cache_dir)!r}", remedy),
-            cast(IO[str], Folder(folder).lock(".lock", wait=True)),
-        ):
-            _write_cache(folder, built, [line.replace(file, PRICES) for line in warnings])
-        panel = _open_cache(folder) or built
-        # Arrow would keep the memory of the table it read: 120 MB for 2.5 million rows
-        pa.default_memory_pool().release_unused()
-    else:
-        for line in json.loads((folder / "meta.json").read_text())["warnings"]:
-            log.warning("%s", line.replace(PRICES, file))
+        what, remedy = f"the panel cache to {str(cache_dir)!r}", "name a cache_dir that can be written"
+        # of processes that start together one builds, and the others find what it has written
+        with ExitStack() as lock:
+            with writing(what, remedy):
+                lock.enter_context(Folder(folder).locked(".lock"))
+            if (panel := _open_cache(folder)) is None:
+                with _recorded_warnings() as warnings:
+                    built = build_panel(source_table(source, own), **options, scale=scale, membership=spans, file=file)
+                with writing(what, f"{remedy}, with {built.nbytes / 1e6:.0f} MB free"):
+                    _write_cache(folder, built, [line.replace(file, PRICES) for line in warnings])
+                # Arrow would keep the memory of the table it read: 120 MB for 2.5 million rows
+                pa.default_memory_pool().release_unused()
+                return _open_cache(folder) or built
+    for line in json.loads((folder / "meta.json").read_text())["warnings"]:
+        log.warning("%s", line.replace(PRICES, file))
     return panel
 
 
@@ -178,9 +178,7 @@ def remapped(panel: MarketPanel) -> MarketPanel:
 
 
 def _write_cache(folder: Path, panel: MarketPanel, warnings: list[str]) -> None:
-    """Write the files of a panel into its locked folder, unless they exist and are intact."""
-    if _open_cache(folder) is not None:
-        return
+    """Write the files of a panel into its locked folder."""
     if list(folder.glob("[!.]*")):
         log.warning("the panel cache %s is damaged or unfinished: writing it again", folder)
     splits = (panel.splits.train, panel.splits.validation, (panel.splits.holdout,))

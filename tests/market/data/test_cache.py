@@ -146,28 +146,27 @@ def test_an_interrupted_build_does_not_count(load, tmp_path, monkeypatch, stop, 
         with pytest.raises(UserError if isinstance(stop, OSError) else KeyboardInterrupt) as error:
             load()
     assert "\n" not in str(error.value)
-    (folder,) = caches(tmp_path)
-    assert not list(folder.glob(".draft*"))
+    assert not (tmp_path / "cache").exists()
     assert_same(load(), BUILT)
 
 
-def test_of_loads_that_start_together_one_writes(load, monkeypatch, caplog):
-    together, writes = Barrier(4), []
-    build, write = cache.build_panel, cache._write_file
+def test_of_loads_that_start_together_one_builds(load, monkeypatch, caplog):
+    together, builds = Barrier(4), []
+    build, lock = cache.build_panel, cache.Folder.lock
 
     def built(*args, **options):
-        together.wait(10)  # none writes before all have found no cache
+        builds.append(args)
         return build(*args, **options)
 
-    def written(file, *args):
-        writes.append(file.name)
-        return write(file, *args)
+    def locked(folder, *args, **options):
+        together.wait(10)  # all have found no cache
+        return lock(folder, *args, **options)
 
     monkeypatch.setattr(cache, "build_panel", built)
-    monkeypatch.setattr(cache, "_write_file", written)
+    monkeypatch.setattr(cache.Folder, "lock", locked)
     with ThreadPoolExecutor(4) as pool:
         panels = list(pool.map(lambda _: load(), range(4)))
-    assert sorted(writes) == sorted(NAMES)
+    assert len(builds) == 1
     assert not caplog.text
     for panel in panels:
         assert_same(panel, BUILT)
