@@ -101,6 +101,15 @@ def timer_interval(timer: Timer) -> str:
     return str(timer._interval)
 
 
+def saves_within_epoch(callback: object) -> bool:
+    """Return whether a callback of Lightning may save a checkpoint before an epoch has ended."""
+    from lightning.pytorch.callbacks import ModelCheckpoint, OnExceptionCheckpoint
+
+    if not isinstance(callback, ModelCheckpoint):
+        return isinstance(callback, OnExceptionCheckpoint)
+    return bool(callback._every_n_train_steps or callback._train_time_interval or callback.save_on_exception)
+
+
 def summary_writer(event_file: Any) -> SummaryWriter:
     """Return torch's SummaryWriter on `event_file`, which has the methods of TensorBoard's EventFileWriter."""
     from torch.utils.tensorboard import SummaryWriter

@@ -6,6 +6,7 @@ import inspect
 import subprocess
 import sys
 from collections.abc import Callable
+from datetime import timedelta
 from multiprocessing.shared_memory import SharedMemory
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,7 +15,7 @@ from typing import Any
 import pytest
 import torch
 from lightning.pytorch import Trainer
-from lightning.pytorch.callbacks import ModelCheckpoint, Timer
+from lightning.pytorch.callbacks import ModelCheckpoint, OnExceptionCheckpoint, Timer
 from lightning.pytorch.trainer.connectors.checkpoint_connector import _CheckpointConnector
 
 from eigen2 import compat
@@ -64,6 +65,15 @@ def check_last_checkpoints() -> None:
 
 def check_timer_interval() -> None:
     assert [compat.timer_interval(Timer(interval=each)) for each in ("step", "epoch")] == ["step", "epoch"]
+
+
+def check_saves_within_epoch() -> None:
+    within: tuple[dict[str, Any], ...] = (
+        *({"every_n_train_steps": 3}, {"train_time_interval": timedelta(seconds=1)}, {"save_on_exception": True}),
+    )
+    assert all(compat.saves_within_epoch(ModelCheckpoint(**options)) for options in within)
+    assert compat.saves_within_epoch(OnExceptionCheckpoint("folder"))
+    assert not any(map(compat.saves_within_epoch, (ModelCheckpoint(), ModelCheckpoint(every_n_epochs=2), Timer())))
 
 
 def check_summary_writer() -> None:
@@ -170,6 +180,7 @@ CHECKS: dict[str, Callable[[], None]] = {
     "lightning: ModelCheckpoint._last_global_step_saved": check_forget_last_save,
     "lightning: ModelCheckpoint._find_last_checkpoints": check_last_checkpoints,
     "lightning: Timer._interval": check_timer_interval,
+    "lightning: ModelCheckpoint._every_n_train_steps, _train_time_interval": check_saves_within_epoch,
     "torch: SummaryWriter._get_file_writer": check_summary_writer,
     "torch: aten._unsafe_view": check_reshape_fresh,
     "torch: Module._parameters": check_replace_parameter,

@@ -52,6 +52,9 @@ def check_trainer(trainer: Any) -> None:
     interval = getattr(trainer, "val_check_interval", "a time")  # Lightning sets none when it is a time
     every, batches = trainer.check_val_every_n_epoch, (trainer.limit_train_batches, trainer.limit_val_batches)
     timers = [callback for callback in trainer.callbacks if isinstance(callback, Timer)]
+    if savers := [callback for callback in trainer.callbacks if compat.saves_within_epoch(callback)]:
+        # or OnExceptionCheckpoint would save at the very error
+        trainer.callbacks = [callback for callback in trainer.callbacks if callback not in savers]
     for broken, reason in (
         (steps != -1, f"max_steps is {steps}: it would stop in the middle of a generation; use trainer.max_epochs"),
         (
@@ -63,6 +66,12 @@ def check_trainer(trainer: Any) -> None:
         (
             any(compat.timer_interval(timer) == "step" for timer in timers),
             "max_time would stop in the middle of a generation; use Lightning's callback Timer with interval: epoch",
+        ),
+        (
+            savers != [],
+            f"callbacks has {' and '.join(type(each).__name__ for each in savers)} that saves within a generation, "
+            "where no run resumes exactly; leave out every_n_train_steps, train_time_interval, "
+            "save_on_exception and OnExceptionCheckpoint",
         ),
     ):
         if broken:

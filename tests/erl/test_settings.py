@@ -2,10 +2,13 @@
 
 import inspect
 import math
+from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
-from lightning.pytorch import LightningDataModule
+from lightning.pytorch import Callback, LightningDataModule
+from lightning.pytorch.callbacks import ModelCheckpoint, OnExceptionCheckpoint
 from torch import nn
 
 from eigen2.erl.evolution import Elitism
@@ -92,6 +95,25 @@ def test_trainer_settings_that_break_a_generation_are_refused(setting: str, valu
     # of a time Lightning keeps no trace
     if setting not in ("max_time", "limit_val_batches", "limit_train_batches") and ":" not in str(value):
         assert str(value) in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "callback",
+    [
+        ModelCheckpoint(every_n_train_steps=1),
+        ModelCheckpoint(train_time_interval=timedelta(seconds=1)),
+        ModelCheckpoint(save_on_exception=True),
+        OnExceptionCheckpoint("elsewhere"),
+    ],
+)
+def test_checkpoints_within_a_generation_are_refused(
+    callback: Callback, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    trainer = make_trainer(callback, enable_checkpointing=True)
+    with pytest.raises(UserError, match=rf"has {type(callback).__name__} that saves within a generation"):
+        trainer.fit(ERLModule(population_size=4), datamodule=ProbeRollouts(IDLE))
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
 
 
 @pytest.mark.parametrize(
