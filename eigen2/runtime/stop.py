@@ -24,13 +24,13 @@ class GracefulStop(Callback):
     signal. No checkpoint is written within a generation, as half of one cannot be resumed exactly.
 
     Args:
-        grace_seconds: Seconds that the generation in progress may still take after a signal, 0 or more: the time that
-            a scheduler leaves between SIGTERM and SIGKILL, less the time to write a checkpoint.
+        grace_seconds: Seconds that the generation in progress may still take after a signal, 0 to 1e7: the time that a
+            scheduler leaves between SIGTERM and SIGKILL, less the time to write a checkpoint.
     """
 
     def __init__(self, grace_seconds: float = 60.0) -> None:
         super().__init__()
-        require_range("stop.grace_seconds", grace_seconds, least=0)
+        require_range("stop.grace_seconds", grace_seconds, least=0, most=1e7)
         self.grace_seconds = grace_seconds
         self._received: signal.Signals | None = None
         self._handlers: dict[int, Any] = {}

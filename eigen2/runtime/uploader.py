@@ -30,7 +30,7 @@ def retry(action: Callable[[], Result], attempts: int, wait: Callable[[float], o
         except UserError:
             raise
         except Exception:  # of any of the libraries
-            if wait(min(2.0**attempt, LONGEST_WAIT_S)) is True:
+            if wait(min(2.0 ** min(attempt, 6), LONGEST_WAIT_S)) is True:
                 raise
     return action()
 
@@ -54,6 +54,7 @@ class UploadQueue:
         self._files: dict[str, BinaryIO] = {}
         self._round: list[str] = []  # names that are still to be tried
         self._warning: str | None = None
+        self._failed = False  # whether the warning is of an upload that may succeed when it is tried again
         self.done = 0  # uploads so far
         self.uploading_bytes = 0  # size of the file that is being uploaded
         # a daemon: a request that hangs must not keep the process alive
@@ -83,15 +84,17 @@ class UploadQueue:
                 name = self._round.pop(0)
                 file = self._files.pop(name)
                 self.uploading_bytes = os.fstat(file.fileno()).st_size
-            uploaded = False
+            uploaded = failed = False
             try:
                 warning = retry(partial(self._send, file, name), self._attempts, self._wait)
                 uploaded = True
+            except UserError as error:
+                warning = f"{name} was not uploaded ({error})"
             except Exception as error:  # of any of the libraries
-                reason = error if isinstance(error, UserError) else describe_error(error)
-                warning = f"{name} was not uploaded ({reason})"
+                warning, failed = f"{name} was not uploaded ({describe_error(error)})", True
             with self._changed:
-                self._warning = warning or self._warning
+                if warning:
+                    self._warning, self._failed = warning, failed
                 self.done += uploaded
                 self.uploading_bytes = 0
                 if uploaded or name in self._files or self._closed.is_set():
@@ -100,11 +103,11 @@ class UploadQueue:
                     self._files[name] = file
                 self._changed.notify_all()
 
-    def pop_warning(self) -> str | None:
-        """Return the newest warning since the last call, or None."""
+    def pop_warning(self, retried: str = "") -> str | None:
+        """Return the newest warning since the last call, or None; `retried` is added if an upload is tried again."""
         with self._changed:
             warning, self._warning = self._warning, None
-            return warning
+            return f"{warning}{retried}" if warning and self._failed else warning
 
     def drain(self, timeout_s: float) -> bool:
         """Try all pending uploads once more, for at most `timeout_s` seconds; return whether all are in the bucket."""
@@ -139,7 +142,7 @@ class CheckpointUploader(Callback):
             one that begins last takes it over, and the others upload nothing more.
         keep: number of newest checkpoints of each name to keep in the bucket, per run (1 or more); null deletes none.
         attempts: tries of an upload (1 or more), 1, 2, 4 ... 60 s apart; then it waits for the next checkpoint.
-        drain_timeout_s: seconds to wait for uploads at the end of the run (0 or more).
+        drain_timeout_s: seconds to wait for uploads at the end of the run (0 to 1e7).
     """
 
     def __init__(
@@ -154,7 +157,7 @@ class CheckpointUploader(Callback):
         super().__init__()
         require_range("CheckpointUploader.keep", 1 if keep is None else keep, least=1)
         require_range("CheckpointUploader.attempts", attempts, least=1)
-        require_range("CheckpointUploader.drain_timeout_s", drain_timeout_s, least=0)
+        require_range("CheckpointUploader.drain_timeout_s", drain_timeout_s, least=0, most=1e7)
         self._where, self._keep, self._attempts = (provider, bucket, prefix), keep, attempts
         self._drain_timeout_s = drain_timeout_s
         self._place: Place | None = None
@@ -204,8 +207,8 @@ class CheckpointUploader(Callback):
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Submit the checkpoints of the generation before, now complete whatever the order of callbacks."""
         self._submit_new(trainer)
-        if self._queue is not None and (warning := self._queue.pop_warning()):
-            tqdm.write(f"cloud: {warning}; {self._place} will be retried")
+        if self._queue is not None and (warning := self._queue.pop_warning(f"; {self._place} will be retried")):
+            tqdm.write(f"cloud: {warning}")
 
     def on_fit_end(self, trainer: Trainer, *args: Any, **kwargs: Any) -> None:
         """Submit the last checkpoint and wait for all uploads, also if training failed or was interrupted."""

@@ -15,7 +15,7 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.demos.boring_classes import BoringModel
 from lightning.pytorch.trainer.states import TrainerStatus
 
-from eigen2.errors import LOST_CONTACT, RunStopped, StoppedBySignal
+from eigen2.errors import LOST_CONTACT, RunStopped, StoppedBySignal, UserError
 from eigen2.runtime import signals, stop
 from eigen2.runtime.checksums import verify_checksum
 from tests.command import eigen2
@@ -144,6 +144,11 @@ def test_a_generation_that_takes_longer_than_the_grace_is_not_finished(
             callback.on_train_epoch_end(trainer, module)
             assert trainer.should_stop
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+def test_a_grace_period_that_no_timer_takes_is_refused() -> None:
+    with pytest.raises(UserError, match=r"stop\.grace_seconds is 10000000000\.0; it must be at least 0 and at most"):
+        stop.GracefulStop(1e10)
 
 
 def test_a_signal_while_a_generation_is_saved_starts_no_other() -> None:

@@ -73,12 +73,27 @@ def test_a_failed_upload_is_reported_once_and_retried_with_the_next() -> None:
     submit(uploads, "best.ckpt", "a")
     assert not uploads.drain(10)
     assert uploads.pending == 1
-    assert uploads.pop_warning() == "best.ckpt was not uploaded (ConnectionError)"
+    assert uploads.pop_warning("; again") == "best.ckpt was not uploaded (ConnectionError); again"
     assert uploads.pop_warning() is None
     gate.failures = 0
     submit(uploads, "last.ckpt", "b")
     assert uploads.drain(10)
     assert gate.sent == ["best.ckpt a", "last.ckpt b"]
+    uploads.close()
+
+
+@pytest.mark.parametrize("refused", [False, True])
+def test_only_what_is_tried_again_is_said_to_be(refused: bool) -> None:
+    def send(file: BinaryIO, name: str) -> str:
+        if refused:
+            raise UserError("another run writes there")
+        return "older checkpoints cannot be deleted"
+
+    uploads = UploadQueue(send, 1)
+    submit(uploads, "last.ckpt", "a")
+    assert uploads.drain(10) != refused
+    line = "last.ckpt was not uploaded (another run writes there)" if refused else "older checkpoints cannot be deleted"
+    assert uploads.pop_warning("; again") == line
     uploads.close()
 
 
@@ -332,6 +347,15 @@ def test_last_is_fetched_and_an_unreadable_bucket_is_an_error(bucket: Bucket, tm
     with pytest.raises(UserError, match=r"cannot fetch .* s3://bucket/run to .*/run \(OSError, Input") as refused:
         fetch_last(trainer, "last")
     assert SECRET not in str(refused.value)
+
+
+def test_waits_are_bounded_however_many_attempts_there_are() -> None:
+    waited: list[float] = []
+    with pytest.raises(ZeroDivisionError):
+        retry(lambda: 1 / 0, 1100, waited.append)
+    assert max(waited) == 60
+    with pytest.raises(UserError, match=r"drain_timeout_s is 10000000000\.0; it must be at least 0 and at most"):
+        callback(drain_timeout_s=1e10)  # which threads refuse
 
 
 @pytest.mark.parametrize("option", ["keep", "attempts", "drain_timeout_s"])
