@@ -1,10 +1,10 @@
 """Stop a run cleanly before the system runs out of memory."""
 
-import math
 import warnings
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 
+from eigen2.errors import require_range
 from eigen2.memory.limits import Limit, allowed_bytes, limits
 from eigen2.memory.process import GB, trim_malloc
 
@@ -38,15 +38,13 @@ class MemoryBudget(Callback):
                 1: 0.5 for each of two runs of one process. With both, the smaller counts. Default none.
 
         Raises:
-            ValueError: A number is out of its range.
+            UserError: A number is out of its range.
         """
         super().__init__()
-        if memory_budget_gb is not None and not 0 < memory_budget_gb < math.inf:
-            raise ValueError(f"memory_budget_gb is {memory_budget_gb}: give a finite number above 0, or null for none")
-        if memory_budget_share is not None and not 0 < memory_budget_share <= 1:
-            raise ValueError(
-                f"memory_budget_share is {memory_budget_share}: give a number above 0 and at most 1, or null for none"
-            )
+        if memory_budget_gb is not None:
+            require_range("budget.memory_budget_gb", memory_budget_gb, above=0)
+        if memory_budget_share is not None:
+            require_range("budget.memory_budget_share", memory_budget_share, above=0, most=1)
         self.memory_budget_gb, self.memory_budget_share = memory_budget_gb, memory_budget_share
         self._warned: set[str] = set()
         self._used: dict[tuple[str, int, str], int] = {}  # of a limit after a phase

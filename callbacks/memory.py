@@ -10,7 +10,7 @@ from pathlib import Path
 from lightning.pytorch import Callback, LightningModule, Trainer
 
 from callbacks.budget import MemoryBudgetExceeded
-from eigen2.errors import is_shortage
+from eigen2.errors import is_shortage, require_range
 from eigen2.files import Folder
 from eigen2.memory.csvfile import ResumableCsv
 from eigen2.memory.leaks import AFTER, Leak, LeakWatch
@@ -47,13 +47,11 @@ class MemoryProfiler(Callback):
                 allocate what stays, as for a leak. Default none: only a leak is traced.
 
         Raises:
-            ValueError: A number is out of its range.
+            UserError: A number is out of its range.
         """
         super().__init__()
-        if not least_leak_kb > 0:
-            raise ValueError(f"least_leak_kb is {least_leak_kb}: give a number above 0")
-        if trace_at is not None and trace_at < 0:
-            raise ValueError(f"trace_at is {trace_at}: give an epoch, 0 or above, or null for none")
+        require_range("MemoryProfiler.least_leak_kb", least_leak_kb, above=0)
+        require_range("MemoryProfiler.trace_at", 0 if trace_at is None else trace_at, least=0, whole=True)
         self.least_leak_kb, self.trace_at = least_leak_kb, trace_at
         self.leak: Leak | None = None  # of the current or last fit
         self.latest: MemorySnapshot | None = None  # of the current or last fit

@@ -12,11 +12,12 @@ from jaxtyping import UInt8
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.utilities import rank_zero_warn
 
+from eigen2.errors import UserError, require_range
+
 # the palette of Okabe and Ito for colour-blind readers, without its pale yellow
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 _STYLES = ("-", "--", ":", "-.")
 _INK = "#333333"
-_MAX_COUNT = 10**9
 
 
 class MetricsPlot(Callback):
@@ -47,16 +48,15 @@ class MetricsPlot(Callback):
             band: Names of a lower and an upper metric with the area between them shaded. Default none.
 
         Raises:
-            ValueError: `metrics` is empty or a string, a number is below 1, or `band` names one metric twice.
+            UserError: `metrics` is empty or a string, a number is out of its range, or `band` names one metric twice.
         """
         super().__init__()
         if isinstance(metrics, str) or not metrics:
-            raise ValueError(f"metrics is {metrics!r}: give a list of metric names")
+            raise UserError(f"MetricsPlot.metrics is {metrics!r}; give a list of metric names")
         for name, number in (("every_n_epochs", every_n_epochs), ("max_history", max_history)):
-            if not 1 <= number <= _MAX_COUNT:
-                raise ValueError(f"{name} is {number}: give 1 to {_MAX_COUNT:,}")
+            require_range(f"MetricsPlot.{name}", number, least=1, most=10**9, whole=True)
         if band is not None and band[0] == band[1]:
-            raise ValueError(f"band is {band[0]!r} twice: give a lower and an upper metric")
+            raise UserError(f"MetricsPlot.band is {band[0]!r} twice; give a lower and an upper metric")
         self.metrics, self.band, self.tag = tuple(metrics), band, tag
         self.every_n_epochs = every_n_epochs
         self._names = tuple(dict.fromkeys((*metrics, *(band or ()))))

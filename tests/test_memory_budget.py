@@ -96,7 +96,7 @@ def test_a_budget_ends_a_run_that_outgrows_it(tmp_path: Path) -> None:
     ("options", "expected"),
     [
         (["memory_budget_gb=0.2"], r"this run needs overhead .*, with 0\.00 GB available; lower "),
-        (["memory_budget_share=1.5"], r"memory_budget_share is 1\.5: give a number above 0 and at most 1"),
+        (["memory_budget_share=1.5"], r"error: budget\.memory_budget_share is 1\.5; it must be above 0 and at most 1$"),
         (["memory_budget_gb=8", "data.replay_capacity=2000000000"], r"needs replay .* lower data\.replay_cap"),
     ],
 )

@@ -115,17 +115,13 @@ class EigenCLI(LightningCLI):
         """Keep the configuration, which Lightning would override with the checkpoint's hyperparameters."""
 
     def before_instantiate_classes(self) -> None:
-        """Set threads and precision of products before any computation, and refuse an invalid budget."""
+        """Set threads and precision of products before any computation."""
         threads = int(self._get(self.config, "num_threads"))
         require_range("num_threads", threads, least=1, most=MOST_THREADS)
         torch.set_num_threads(threads)
         torch.set_float32_matmul_precision(self._get(self.config, "matmul_precision"))
         if self.subcommand == "fit" and threads > 1:
             warn_of_busy_cores(threads)
-        try:
-            MemoryBudget(**vars(self._get(self.config, "budget")))
-        except ValueError as error:
-            raise UserError(f"budget: {error}") from error
 
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
         """Create the Trainer, adding logger, checkpoints, console and strategy if the configuration has none.

@@ -11,6 +11,7 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.strategies import Strategy
 
 from callbacks import MemoryBudget, MemoryBudgetExceeded, MemoryProfiler
+from eigen2.errors import UserError
 from eigen2.memory import limits as limits_module
 from eigen2.memory.limits import Limit
 from tests.callbacks.conftest import PhasedModule, loader
@@ -176,11 +177,11 @@ def test_a_share_is_of_the_memory_that_groups_and_the_machine_allow(monkeypatch:
 @pytest.mark.parametrize(
     ("settings", "named"),
     [
-        ({"memory_budget_gb": 0}, "memory_budget_gb is 0"),
+        ({"memory_budget_gb": 0}, "budget.memory_budget_gb is 0; it must be above 0"),
         ({"memory_budget_share": 0.0}, "memory_budget_share is 0.0"),
         ({"memory_budget_share": 1.01}, "memory_budget_share is 1.01"),
     ],
 )
 def test_wrong_arguments_are_refused(settings: dict[str, float], named: str) -> None:
-    with pytest.raises(ValueError, match=named):
+    with pytest.raises(UserError, match=named):
         MemoryBudget(**settings)

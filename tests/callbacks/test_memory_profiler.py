@@ -21,6 +21,7 @@ from tensorboard.backend.event_processing.event_accumulator import (
 
 from callbacks import GarbageCollector, MemoryProfiler
 from callbacks.memory import get_profiler, log_memory
+from eigen2.errors import UserError
 from eigen2.memory import leaks
 from eigen2.memory.leaks import AFTER, Leak
 from eigen2.memory.owners import Filling
@@ -254,9 +255,9 @@ def test_a_tensor_on_a_real_gpu_is_seen(fit: Fit, tmp_path: Path) -> None:
     assert gpu[1] - gpu[0] == 4 * 2**20
 
 
-@pytest.mark.parametrize(("option", "number"), [("least_leak_kb", 0), ("trace_at", -1)])
+@pytest.mark.parametrize(("option", "number"), [("least_leak_kb", 0), ("trace_at", -1), ("trace_at", 0.5)])
 def test_a_wrong_number_is_refused(option: str, number: int) -> None:
-    with pytest.raises(ValueError, match=f"{option} is {number}"):
+    with pytest.raises(UserError, match=f"{option} is {number}; it must be"):
         MemoryProfiler(**{option: number})
 
 

@@ -18,6 +18,7 @@ from tensorboard.backend.event_processing.event_accumulator import (
 )
 
 from callbacks.plots import MetricsPlot, _legend_names, draw_lines
+from eigen2.errors import UserError
 
 Fit = Callable[..., Trainer]
 BLUE = (0x00, 0x72, 0xB2)
@@ -171,5 +172,5 @@ def test_the_legend_shows_the_last_part_of_a_name_unless_two_are_the_same() -> N
     ],
 )
 def test_wrong_arguments_are_refused(settings: dict[str, Any], named: str) -> None:
-    with pytest.raises(ValueError, match=named):
+    with pytest.raises(UserError, match=named):
         MetricsPlot(**{"metrics": ["a"], "tag": "t", **settings})
