@@ -79,14 +79,15 @@ class Tracer:
         self._generations = 0
         self._recorders: list[Recorder] = []
         if folder is not None and gpu and process.uses_cuda():
-            self._start(_record_gpus(folder))  # ended first, or memray would show what it takes
+            self._advance(_record_gpus(folder))  # ended first, or memray would show what it takes
         others = len(self._recorders)
         if folder is not None and importlib.util.find_spec("memray") is not None:
-            self._start(_record_native(folder))
+            self._advance(_record_native(folder))
         if len(self._recorders) == others:
-            self._start(_record_python())
+            self._advance(_record_python())
 
-    def _start(self, recorder: Recorder) -> None:
+    def _advance(self, recorder: Recorder) -> None:
+        """Let a recorder go on to its next value, and keep it if it can."""
         with _logged():
             next(recorder)
             self._recorders.append(recorder)
@@ -95,8 +96,9 @@ class Tracer:
         """Count a generation, and return whether it was the last one."""
         self._generations += 1
         if self._generations == 1:
-            for recorder in self._recorders:
-                next(recorder)
+            recorders, self._recorders = self._recorders, []
+            for recorder in recorders:
+                self._advance(recorder)
         return self._generations == GENERATIONS
 
     def close(self) -> Trace:
@@ -119,12 +121,14 @@ def _record_python() -> Recorder:
     ours = not tracemalloc.is_tracing()
     if ours:
         tracemalloc.start(_FRAMES)
-    yield None
-    first = _live()  # an object that replaces one of before the trace is no growth
-    yield None
-    grown = _live() - first
-    if ours:
-        tracemalloc.stop()
+    try:
+        yield None
+        first = _live()  # an object that replaces one of before the trace is no growth
+        yield None
+        grown = _live() - first
+    finally:
+        if ours:
+            tracemalloc.stop()
     yield grown, 1, {}
 
 

@@ -2,6 +2,7 @@
 
 import importlib.util
 import logging
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +85,15 @@ def test_what_keeps_a_gpu_from_being_traced_is_logged(
     assert not trace.pages
     records = [each for each in cuda.calls if each[0] == "record"]
     assert records in ([], [("record", "all", "python"), ("record", None, None)])  # never left on
+
+
+def test_a_recorder_that_fails_halfway_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
+    tracer = Tracer()
+    tracemalloc.stop()  # by the user's own code
+    for _ in range(GENERATIONS):
+        tracer.generation_end()
+    assert tracer.close().sites == []
+    assert [message.startswith("cannot trace allocations: ") for message in caplog.messages] == [True]
 
 
 def trace_with_memray(folder: Path) -> tuple[dict[str, Path], str, float]:
