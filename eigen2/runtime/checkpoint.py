@@ -111,6 +111,8 @@ class _Checkpoint(ModelCheckpoint):
             if overdue and not compat.has_saved(self):
                 trainer.save_checkpoint(path)
         except OSError as error:
+            if compat.has_saved(self):
+                raise  # a logger's, which is told of the file once that is written
             self._overdue = True
             log.warning("generation %d: cannot write %s: %s", trainer.current_epoch, path, error)
             trainer.strategy.barrier()  # the other processes wait here for the one that writes

@@ -261,6 +261,19 @@ def test_another_logger_does_not_move_the_checkpoints(tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["last.ckpt"]
 
 
+def test_an_error_of_a_logger_is_none_of_the_disk(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    class Offline(CSVLogger):
+        def after_save_checkpoint(self, checkpoint_callback: object) -> None:
+            raise ConnectionError("no network")
+
+    settings = {"default_root_dir": tmp_path, "enable_checkpointing": True, "plugins": [DurableCheckpointIO()]}
+    trainer = make_trainer(GenerationCheckpoint(), logger=Offline(tmp_path), **settings)
+    with pytest.raises(ConnectionError):
+        trainer.fit(ERLModule(population_size=2, gradient_steps=1), ProbeRollouts(AIM))
+    assert verify_checksum(tmp_path / "checkpoints" / "last.ckpt") == 0
+    assert "cannot write" not in caplog.text
+
+
 @pytest.mark.parametrize("name", [None, "elsewhere"])
 def test_the_last_checkpoint_is_found_whatever_the_logger(name: str | None, tmp_path: Path) -> None:
     """Lightning looks for it before setup, where the first logger writes."""
