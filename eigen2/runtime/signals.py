@@ -4,8 +4,10 @@ import os
 import shutil
 import signal
 import subprocess
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from functools import cache
+from typing import Any
 
 from eigen2.errors import INTERRUPTED, REQUEUED, TERMINATED, StoppedBySignal
 
@@ -16,37 +18,38 @@ REQUEUE_S = 30.0  # for which SLURM may take to answer
 
 
 @contextmanager
-def handling(handler: Callable[[signal.Signals], object]) -> Iterator[None]:
+def replaced(handlers: Mapping[signal.Signals, Any]) -> Iterator[None]:
+    """Handle signals in another way until the block ends."""
+    before = {signum: signal.signal(signum, handler) for signum, handler in handlers.items()}
+    try:
+        yield
+    finally:
+        for signum, previous in before.items():
+            signal.signal(signum, previous)
+
+
+def handling(handler: Callable[[signal.Signals], object]) -> AbstractContextManager[None]:
     """Let a function handle the signals of `CODES` until the block ends."""
-    before = {signum: signal.signal(signum, lambda number, frame: handler(signal.Signals(number))) for signum in CODES}
-    try:
-        yield
-    finally:
-        for signum, previous in before.items():
-            signal.signal(signum, previous)
+    return replaced(dict.fromkeys(CODES, lambda number, frame: handler(signal.Signals(number))))
 
 
-@contextmanager
-def left_to_this_process() -> Iterator[None]:
+def left_to_this_process() -> AbstractContextManager[None]:
     """Let processes that are started within the block ignore Ctrl-C and SIGUSR1, which reach a whole group."""
-    ignored = signal.SIGINT, signal.SIGUSR1
-    before = {signum: signal.signal(signum, signal.SIG_IGN) for signum in ignored}
-    before[signal.SIGTERM] = signal.signal(signal.SIGTERM, signal.SIG_DFL)  # by it they are ended
-    try:
-        yield
-    finally:
-        for signum, previous in before.items():
-            signal.signal(signum, previous)
+    ignored = dict.fromkeys((signal.SIGINT, signal.SIGUSR1), signal.SIG_IGN)
+    return replaced({**ignored, signal.SIGTERM: signal.SIG_DFL})  # by it they are ended
 
 
-def stopped_by(number: signal.Signals) -> StoppedBySignal:
-    """Return the end of a command that the same command resumes; SIGUSR1 also queues its SLURM job again."""
-    more = f"; {requeue()}" if number == signal.SIGUSR1 else ""
-    return StoppedBySignal(f"stopped by {number.name}; the same command resumes{more}", CODES[number])
+def stopped_by(
+    received: signal.Signals, when: str = "; the same command resumes", again: bool = True
+) -> StoppedBySignal:
+    """Return the end of a command by a signal; SIGUSR1 also queues its SLURM job again, unless `again` is False."""
+    more = f"; {requeue()}" if again and received == signal.SIGUSR1 else ""
+    return StoppedBySignal(f"stopped by {received.name}{when}{more}", CODES[received])
 
 
+@cache
 def requeue() -> str:
-    """Ask SLURM to queue this job again; return one line about the result."""
+    """Ask SLURM, once in a process, to queue this job again; return one line about the result."""
     job, program = os.environ.get("SLURM_JOB_ID"), shutil.which("scontrol")
     if job is None or program is None:
         return "there is no SLURM job to queue again"

@@ -12,7 +12,7 @@ import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 
 from eigen2.errors import LOST_CONTACT, RunStopped, StoppedBySignal, require_range
-from eigen2.runtime.signals import CODES, handling, requeue
+from eigen2.runtime.signals import CODES, handling, requeue, stopped_by
 
 
 class GracefulStop(Callback):
@@ -36,11 +36,10 @@ class GracefulStop(Callback):
         self._handlers: dict[int, Any] = {}
         self._began = self._took_s = 0.0
         self._trainer: Trainer | None = None
-        self._requeued: str | None = None
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Install the handlers, in place of Lightning's too, which would save within a generation."""
-        self._trainer, self._received, self._requeued, self._took_s = trainer, None, None, 0.0
+        self._trainer, self._received, self._took_s = trainer, None, 0.0
         self._handlers = {signum: signal.signal(signum, self._handle) for signum in (*CODES, signal.SIGALRM)}
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -74,7 +73,7 @@ class GracefulStop(Callback):
         """Queue the SLURM job again if another process ended before this one could; restore the handlers."""
         lost = isinstance(exception, RunStopped) and exception.code == LOST_CONTACT
         if lost and self._received == signal.SIGUSR1 and trainer.is_global_zero:
-            sys.stderr.write(f"{self._requeue()}\n")
+            sys.stderr.write(f"{requeue()}\n")
         self.teardown()
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
@@ -103,14 +102,7 @@ class GracefulStop(Callback):
 
     def _stopped(self, received: signal.Signals, when: str) -> StoppedBySignal:
         first = self._trainer is None or self._trainer.is_global_zero
-        more = f"; {self._requeue()}" if received == signal.SIGUSR1 and first else ""
-        return StoppedBySignal(f"stopped by {received.name} {when}; --ckpt_path last resumes{more}", CODES[received])
-
-    def _requeue(self) -> str:
-        """Ask SLURM once to queue this job again; return one line about the result."""
-        if self._requeued is None:
-            self._requeued = requeue()
-        return self._requeued
+        return stopped_by(received, f" {when}; --ckpt_path last resumes", first)
 
 
 @contextmanager
@@ -121,9 +113,8 @@ def stops_at_once(trainer: Trainer) -> Iterator[None]:
     """
 
     def stop(received: signal.Signals) -> None:
-        again = received == signal.SIGUSR1 and trainer.is_global_zero and not trainer.state.stopped
-        more = f"; {requeue()}" if again else ""
-        raise StoppedBySignal(f"stopped by {received.name} outside of training; nothing is lost{more}", CODES[received])
+        again = trainer.is_global_zero and not trainer.state.stopped
+        raise stopped_by(received, " outside of training; nothing is lost", again)
 
     with handling(stop):
         yield

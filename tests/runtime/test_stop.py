@@ -107,6 +107,7 @@ def test_a_scheduler_that_does_not_answer_is_named(tmp_path: Path, monkeypatch: 
     ):
         program.write_text(script)
         program.chmod(0o755)
+        signals.requeue.cache_clear()
         line = signals.requeue()
         assert line.startswith("SLURM did not queue job 77: ")
         assert reason in line
@@ -216,6 +217,7 @@ def test_once_the_run_ends_the_alarm_leaves_its_end_alone() -> None:
 
 def slow_scheduler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: float = 0.1) -> Path:
     """Make a scheduler that answers after some seconds; return the file in which it counts its calls."""
+    signals.requeue.cache_clear()
     program, calls = tmp_path / "scontrol", tmp_path / "calls"
     program.write_text(f"#!/bin/sh\necho >> {calls}\nexec sleep {seconds}\n")
     program.chmod(0o755)
