@@ -20,10 +20,10 @@ class MemoryBudget(Callback):
     it compares what is used with each limit that can stop the process: the budget given here, the control groups of
     containers and job schedulers, RLIMIT_AS, the machine's memory (see `eigen2.memory.limits`).
 
-    From 95 % on, or when an epoch that grows like the last one would reach the limit, the run ends at once with
-    `MemoryBudgetExceeded`. At the end of an epoch its checkpoint is written first. Within an epoch none is written, as
-    half an epoch cannot be resumed exactly: a resume repeats the epoch from the last checkpoint. Free pages are
-    returned to the system before a limit counts as reached.
+    From 95 % on, or from 80 % on when an epoch that grows like the last one would reach the limit, the run ends at once
+    with `MemoryBudgetExceeded`. At the end of an epoch its checkpoint is written first. Within an epoch none is
+    written, as half an epoch cannot be resumed exactly: a resume repeats the epoch from the last checkpoint. Free pages
+    are returned to the system before a limit counts as reached.
     """
 
     warn_at, stop_at = 0.8, 0.95  # fractions of a limit
