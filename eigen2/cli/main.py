@@ -6,6 +6,8 @@ import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
 from typing import NoReturn
 
 from eigen2.errors import (
@@ -72,6 +74,7 @@ class _Printable(logging.Formatter):
 
 def _run(args: list[str]) -> None:
     """Import only the command's module and run it: price files and reports need neither torch nor Lightning."""
+    _refuse_other_callbacks()
     commands = (*TRAINING, *MODULES)
     command = args[0] if args else ""
     if command in TRAINING or command.startswith("-"):
@@ -85,6 +88,16 @@ def _run(args: list[str]) -> None:
         raise UserError(
             f"{f'unknown command {command}' if args else 'a command is missing'}; choose from {', '.join(commands)}, "
             f"and see its options with --help{f': did you mean {close[0]}?' if close else ''}"
+        )
+
+
+def _refuse_other_callbacks() -> None:
+    """Refuse, by a UserError, a `callbacks` of the working folder, which Python would import in place of eigen2's."""
+    spec = find_spec("callbacks")
+    found = Path((spec and spec.origin) or "callbacks").absolute()
+    if found.parents[1] != Path(__file__).absolute().parents[2]:
+        raise UserError(
+            f"{found} would be imported in place of eigen2's callbacks; rename it, or run eigen2 in another folder"
         )
 
 

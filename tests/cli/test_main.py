@@ -112,6 +112,19 @@ def test_an_option_is_no_error_of_the_file(capsys: pytest.CaptureFixture[str], t
     assert line.startswith("model.population_size is many; it must be int")
 
 
+@pytest.mark.parametrize("name", ["callbacks.py", "callbacks/__init__.py"])
+def test_callbacks_of_the_working_folder_are_not_taken_for_eigen2s(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = tmp_path / name
+    own.parent.mkdir(exist_ok=True)
+    own.touch()
+    for module in [module for module in sys.modules if module.partition(".")[0] == "callbacks"]:
+        monkeypatch.delitem(sys.modules, module)
+    monkeypatch.syspath_prepend(tmp_path)
+    assert refusal(capsys).startswith(f"{own} would be imported in place of eigen2's callbacks; rename it, or run")
+
+
 def test_options_override_files_wherever_they_stand(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     config = tmp_path / "right.yaml"
     config.write_text("model:\n  population_size: 3\n")
