@@ -36,7 +36,8 @@ SMALL = {  # overrides by configuration, so that a command takes seconds
     FIRE: {
         **{"trainer.max_epochs": 2, "num_threads": 1},  # two threads wait for each other on busy cores
         **{"data.grid_size": 10, "data.num_landscapes": 2, "data.eval_landscapes": 1, "data.test_landscapes": 1},
-        **{"data.ignitions": 16, "data.warmup": 8, "data.batch_size": 8, "model.width": 4, "model.validate_every": 1},
+        **{"data.ignitions": 16, "data.replay_min_size": 8, "data.batch_size": 8},
+        **{"model.width": 4, "model.validate_every": 1},
     },
     "configs/full_scale.yaml": {
         **SHORT,

@@ -29,7 +29,7 @@ SMALL_MAPS = (
     "model.epsilon_decay_steps=10000",
     "model.validate_every=25",
     "model.networks=1",
-    "data.buffer_size=10000",
+    "data.replay_capacity=10000",
 )
 CASES: Mapping[str, tuple[str, ...]] = {
     "default": (),
@@ -124,7 +124,10 @@ def validate_table(figures: Figures) -> str:
 
 
 SETTINGS = {"seeds": 5, "few": 1, "threads": 1, "words": ["--trainer.precision=32-true"]}
-TINY = ("trainer.max_epochs=1", "model.validate_every=1", "data.grid_size=12", "data.buffer_size=200", "data.warmup=50")
+TINY = (
+    *("trainer.max_epochs=1", "model.validate_every=1", "data.grid_size=12"),
+    *("data.replay_capacity=200", "data.replay_min_size=50"),
+)
 SMALLEST = {"seeds": 1, "few": 1, "words": [f"--{word}" for word in TINY]}
 
 

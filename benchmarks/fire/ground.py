@@ -27,7 +27,7 @@ from eigen2.runtime.yaml_files import read_yaml
 CONFIG = "configs/dqn_fuel_breaks.yaml"
 VARIABLE = "EIGEN2_GROUND"  # names the folders of the regions' rasters, as PATH does
 LAYERS = {"elevation": "elevation.asc", "fuel": "fuels.asc"}
-TINY = ("trainer.max_epochs=1", "model.validate_every=1", "data.buffer_size=200", "data.warmup=50")
+TINY = ("trainer.max_epochs=1", "model.validate_every=1", "data.replay_capacity=200", "data.replay_min_size=50")
 BASELINE, CHAMPION, PLACED = "adaptive_downstream", "champion", "better of both"
 FIRES = 256  # drawn to choose between champion and baseline, as by `fire place`
 Scores = dict[str, dict[str, list[float]]]

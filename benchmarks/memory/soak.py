@@ -18,7 +18,7 @@ from eigen2.memory.growth import theil_sen
 WORKLOADS: Mapping[str, tuple[str, dict[str, Any]]] = {  # configuration, and settings that override it
     "market": ("tests/small.yaml", {}),
     # 7 breaks on landscapes of 12 x 12 cells; the buffer is full after 29 episodes
-    "fire": ("tests/fire/small.yaml", {"data.num_parallel_envs": 1, "data.buffer_size": 200}),
+    "fire": ("tests/fire/small.yaml", {"data.num_parallel_envs": 1, "data.replay_capacity": 200}),
 }
 WARM_UP = 50
 MOST_SLOPE = 1000.0  # bytes per generation

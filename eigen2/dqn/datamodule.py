@@ -28,18 +28,19 @@ class DQNDataModule(WorkloadDataModule):
     collector: Collector  # plays the environments into the replay buffer; made by `allocate_replay`
     episode_steps: int  # of every episode
 
-    def __init__(self, num_parallel_envs: int, buffer_size: int, warmup: int, batch_size: int) -> None:
+    def __init__(self, num_parallel_envs: int, replay_capacity: int, replay_min_size: int, batch_size: int) -> None:
         super().__init__()
         require_range("data.num_parallel_envs", num_parallel_envs, least=1, whole=True)
-        for name, value in {"batch_size": batch_size, "warmup": warmup, "buffer_size": buffer_size}.items():
-            require_range(f"data.{name}", value, least=1, whole=True)
-        if warmup > buffer_size:
+        require_range("data.batch_size", batch_size, least=1, whole=True)
+        require_range("data.replay_min_size", replay_min_size, least=1, whole=True)
+        require_range("data.replay_capacity", replay_capacity, least=1, whole=True)
+        if replay_min_size > replay_capacity:
             raise UserError(
-                f"data.warmup is {warmup}, more than data.buffer_size {buffer_size}: training would never start; lower "
-                "the one or raise the other"
+                f"data.replay_min_size is {replay_min_size}, more than data.replay_capacity {replay_capacity}: "
+                "training would never start; lower the one or raise the other"
             )
-        self.num_parallel_envs, self.buffer_size, self.batch_size = num_parallel_envs, buffer_size, batch_size
-        self.replay_min_size = warmup
+        self.num_parallel_envs, self.replay_capacity, self.batch_size = num_parallel_envs, replay_capacity, batch_size
+        self.replay_min_size = replay_min_size
 
     @abstractmethod
     def needed_bytes(self, stage: str) -> dict[str, int]:
@@ -83,10 +84,10 @@ class DQNDataModule(WorkloadDataModule):
     def allocate_replay(self, device: torch.device) -> None:
         """Allocate the replay buffer, which must hold an episode of each environment, and make its collector."""
         least = self.num_parallel_envs * (self.episode_steps + 1)
-        if self.buffer_size < least:
+        if self.replay_capacity < least:
             episodes = f"an episode in each of {self.num_parallel_envs} environments has {least}"
-            raise UserError(f"data.buffer_size is {self.buffer_size}; {episodes}: raise it to at least that")
-        self.allocate_buffer(self.buffer_size, replay_fields(self.codec), device)
+            raise UserError(f"data.replay_capacity is {self.replay_capacity}; {episodes}: raise it to at least that")
+        self.allocate_buffer(self.replay_capacity, replay_fields(self.codec), device)
         self.collector = Collector(self.environments, self.codec, self.buffer, self.learned_rewards)
 
     def memory_owners(self) -> dict[str, object]:

@@ -221,7 +221,7 @@ class DQNModule(GenerationModule[DQNDataModule]):
         data.build(stage, device)
         data.training_steps = data.episode_steps
         if stage == "fit":
-            self._check_warmup()
+            self._check_replay_min_size()
         with torch.device("meta"):
             weights = weight_bytes(self._initial_networks())
         if "online" not in self._modules:  # fitting or validating again continues with these networks
@@ -231,7 +231,7 @@ class DQNModule(GenerationModule[DQNDataModule]):
             self.champion.requires_grad_(False)
         if stage == "fit":
             transition = sum(field.nbytes for field in replay_fields(data.codec).values())
-            replay = data.buffer_size * transition
+            replay = data.replay_capacity * transition
             self.memory.require({"optimizer": 3 * weights, "replay": replay * (replay != data.buffer_bytes)})
             self.memory.require_temporary(2 * data.activation_bytes(hparams["width"]), checkpoint_bytes(self.trainer))
             data.allocate_replay(device)
@@ -244,12 +244,12 @@ class DQNModule(GenerationModule[DQNDataModule]):
                 networks.append(self.data.make_network(hparams["width"], hparams["prior"]))
         return Ensemble(networks)
 
-    def _check_warmup(self) -> None:
-        """Refuse a warm-up after which no transition has a next step yet."""
+    def _check_replay_min_size(self) -> None:
+        """Refuse a start of training at which no transition has a next step yet."""
         data = self.data
         if data.replay_min_size < (least := data.num_parallel_envs + 1):
             none = "no transition would have a next step in its environment"
-            raise UserError(f"data.warmup is {data.replay_min_size}: {none}; raise it to {least} or more")
+            raise UserError(f"data.replay_min_size is {data.replay_min_size}: {none}; raise it to {least} or more")
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         """Return Adam of the online networks; target networks and champion only follow them."""

@@ -116,8 +116,9 @@ class FuelBreakDataModule(DQNDataModule):
         terrain: statistics of synthetic landscapes, in a YAML file or key by key; `fire terrain` fits them to a region.
         num_parallel_envs: episodes played at the same time, the batch of an epoch (1 or more).
         parallel_method: run the environments in this process (sync) or each in its own (async); results are the same.
-        buffer_size: transitions the replay buffer holds (1 or more).
-        warmup: transitions in the buffer before training starts (above num_parallel_envs, at most buffer_size).
+        replay_capacity: transitions the replay buffer holds (1 or more).
+        replay_min_size: transitions in the buffer before training starts (above num_parallel_envs, at most
+            replay_capacity).
         batch_size: transitions per gradient step (1 or more).
     """
 
@@ -125,7 +126,7 @@ class FuelBreakDataModule(DQNDataModule):
     table_columns = (("random", "baseline/random", 1.0), ("best", "validation/max", 1.0))
     fitness_labels = {"unit": "percent of the burned area saved", "over": "episodes"}  # noqa: RUF012 - never changed
     remedy = (
-        "lower data.grid_size, data.buffer_size, data.batch_size, data.num_landscapes, data.eval_landscapes, "
+        "lower data.grid_size, data.replay_capacity, data.batch_size, data.num_landscapes, data.eval_landscapes, "
         "data.test_landscapes, data.num_parallel_envs or model.width"
     )
     baselines = tuple(PLACEMENTS)
@@ -148,15 +149,15 @@ class FuelBreakDataModule(DQNDataModule):
         terrain: Terrain | None = None,
         num_parallel_envs: int = 4,
         parallel_method: Literal["sync", "async"] = "sync",
-        buffer_size: int = 10_000,
-        warmup: int = 500,
+        replay_capacity: int = 10_000,
+        replay_min_size: int = 500,
         batch_size: int = 32,
     ) -> None:
         region = None if region is None else from_settings(RegionFiles, "data.region", region)
         terrain = None if terrain is None else from_settings(Terrain, "data.terrain", terrain)
         given = {name: value for name, value in locals().items() if name not in ("self", "__class__")}
         check_settings(given)
-        super().__init__(num_parallel_envs, buffer_size, warmup, batch_size)
+        super().__init__(num_parallel_envs, replay_capacity, replay_min_size, batch_size)
         self.region, self._settings = region, given
         self.counts = dict(zip(SPLITS, (num_landscapes, eval_landscapes, test_landscapes), strict=True))
         self._make_env: Callable[..., FuelBreakEnv] = partial(FuelBreakEnv, budget=budget, ignitions=ignitions)

@@ -16,7 +16,7 @@ from eigen2.errors import UserError
 from eigen2.fire.datamodule import FuelBreakDataModule
 
 SMALL: dict[str, Any] = {"grid_size": 8, "ignitions": 6, "num_landscapes": 2, "eval_landscapes": 1}
-SMALL |= {"num_parallel_envs": 2, "buffer_size": 30, "warmup": 8, "batch_size": 4}
+SMALL |= {"num_parallel_envs": 2, "replay_capacity": 30, "replay_min_size": 8, "batch_size": 4}
 
 
 def trainer_of(root: Path, epochs: int, *callbacks: Callback, precision: Any = "32-true") -> Trainer:

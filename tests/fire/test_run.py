@@ -125,15 +125,15 @@ def test_the_champion_is_validated_to_its_fitness(
         ("--trainer.gradient_clip_val=1", "trainer.gradient_clip_val is 1; use model.max_grad_norm"),
         ("--trainer.limit_train_batches=3", "trainer.limit_train_batches is 3"),
         ("--trainer.overfit_batches=2", "trainer.overfit_batches"),
-        ("--data.num_parallel_envs=10", "data.warmup is 10: no transition would have a next step"),
+        ("--data.num_parallel_envs=10", "data.replay_min_size is 10: no transition would have a next step"),
         ("--model.width=20000", "model.width is 20000; it must be at least 1 and at most 16384"),
         ("--model.width=16384", "model.width"),  # tens of gigabytes
         ("--model.baselines=[luck]", "model.baselines names luck; choose among random, domirank"),
         ("--data.grid_size=101", "data.grid_size is 101; it must be at least 4 and at most 100"),
         ("--data.num_landscapes=1000000000000", "data.num_landscapes"),
         ("--data.budget=1", "data.budget is 1.0, which is 144 breaks, but only"),
-        ("--data.warmup=38", "data.warmup is 38, more than data.buffer_size 37: training would never start"),
-        ("--data.buffer_size=15", "data.buffer_size is 15; an episode in each of 2 environments has 16"),
+        ("--data.replay_min_size=38", "data.replay_min_size is 38, more than data.replay_capacity 37: training would"),
+        ("--data.replay_capacity=15", "data.replay_capacity is 15; an episode in each of 2 environments has 16"),
         ("--data.parallel_method=threads", "data.parallel_method is threads; it must be"),
     ],
 )
@@ -146,7 +146,7 @@ def test_mistakes_are_one_line(more: str, said: str, tmp_path: Path, capsys: pyt
     ("line", "said"),
     [
         (["fit", *SMALL, "--data.wind_speed=16"], "data.wind_speed 15.0, now 16.0"),
-        (["fit", *SMALL, "--data.buffer_size=40"], "data.buffer_size 37, now 40"),
+        (["fit", *SMALL, "--data.replay_capacity=40"], "data.replay_capacity 37, now 40"),
         (["validate", *SMALL, "--model.width=5"], "model.width is 5, but it was 4 in the checkpoint's fit"),
         (["test", *SMALL, "--model.prior=false"], "model.prior is False, but it was True in the checkpoint's fit"),
         (["test", *SMALL, "--model.networks=3"], "model.networks is 3, but it was 2 in the checkpoint's fit"),

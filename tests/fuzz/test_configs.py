@@ -65,7 +65,7 @@ CALLBACKS: list[tuple[str, str, Any]] = [
 ]
 FIRE: list[tuple[str, Any]] = [
     *((f"data.{name}", HUGE) for name in ("grid_size", "num_landscapes", "num_parallel_envs")),
-    *((f"data.{name}", HUGE) for name in ("buffer_size", "warmup", "batch_size")),
+    *((f"data.{name}", HUGE) for name in ("replay_capacity", "replay_min_size", "batch_size")),
     *((f"data.{name}", value) for name in ("wind_speed", "wind_from", "budget") for value in (NAN, INF, -1, None)),
     *(("data.fire_simulation_max_duration", value) for value in (0, INF, 1e30)),
     *((f"data.{name}", "abc") for name in ("parallel_method", "region")),
