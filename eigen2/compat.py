@@ -103,11 +103,17 @@ def timer_interval(timer: Timer) -> str:
 
 def saves_within_epoch(callback: object) -> bool:
     """Return whether a callback of Lightning may save a checkpoint before an epoch has ended."""
-    from lightning.pytorch.callbacks import ModelCheckpoint, OnExceptionCheckpoint
+    from lightning.pytorch.callbacks import ModelCheckpoint
 
-    if not isinstance(callback, ModelCheckpoint):
-        return isinstance(callback, OnExceptionCheckpoint)
-    return bool(callback._every_n_train_steps or callback._train_time_interval or callback.save_on_exception)
+    within = isinstance(callback, ModelCheckpoint) and (callback._every_n_train_steps or callback._train_time_interval)
+    return bool(within) or saves_on_exception(callback)
+
+
+def saves_on_exception(callback: object) -> bool:
+    """Return whether a callback of Lightning saves a checkpoint when an error ends the run."""
+    from lightning.pytorch.callbacks import OnExceptionCheckpoint
+
+    return isinstance(callback, OnExceptionCheckpoint) or getattr(callback, "save_on_exception", False)
 
 
 def summary_writer(event_file: Any) -> SummaryWriter:

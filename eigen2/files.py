@@ -132,21 +132,6 @@ class Folder:
             return None
         return file
 
-    @contextmanager
-    def locked(self, name: str) -> Iterator[None]:
-        """Wait for the folder's lock; if the block fails, remove it and the folders made for it that are empty."""
-        made = [path for path in (self.path, *self.path.parents) if not path.exists()]
-        with self.lock(name, wait=True) or contextlib.nullcontext():
-            try:
-                yield
-            except BaseException:
-                with contextlib.suppress(OSError):
-                    if made:
-                        self.delete(name)
-                    for path in made:
-                        path.rmdir()
-                raise
-
 
 @contextmanager
 def replacing(final: Path) -> Iterator[Path]:

@@ -95,7 +95,7 @@ def _refuse_other_callbacks() -> None:
     """Refuse, by a UserError, a `callbacks` of the working folder, which Python would import in place of eigen2's."""
     spec = find_spec("callbacks")
     found = Path((spec and spec.origin) or "callbacks").absolute()
-    if found.parents[1] != Path(__file__).absolute().parents[2]:
+    if found.parent != Path(__file__).absolute().parents[2] / "callbacks":
         raise UserError(
             f"{found} would be imported in place of eigen2's callbacks; rename it, or run eigen2 in another folder"
         )

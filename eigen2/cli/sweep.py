@@ -15,14 +15,12 @@ from jsonargparse import Namespace
 
 from eigen2.cli.parser import Parser
 from eigen2.errors import UserError, install_hint, require_range
-from eigen2.files import Folder, writing
 from eigen2.runtime.signals import handling, stopped_by
 from eigen2.sweep import trial
 
 if TYPE_CHECKING:
     from eigen2.sweep.study import Sweep
 
-CONFIG = "config.yaml"  # what a sweep read from --config, for its trials, which start later
 NUMBERS = {
     "trials": (50, 1, "Trials to complete or prune in total (1 or more)."),
     "workers": (1, 1, "Trials to run in parallel (1 or more). Only with one are the choices reproducible by the seed."),
@@ -75,14 +73,13 @@ def run(command: str, options: Namespace) -> None:
             raise UserError(f"--set {setting} has no value; write --set {key}=VALUE")
         if key in space:
             raise UserError(f"--set {setting}: {key} is also in --space {options.space}; remove one of them")
-    settings = [f"--{setting}" for setting in options.set]
+    # trials start later, when the file may be another
+    inline = yaml.safe_dump(config, default_flow_style=True, width=2**31, sort_keys=False, allow_unicode=True).strip()
+    args = [f"--config={inline}", *(f"--{setting}" for setting in options.set)]
     folder, prune_after = Path(options.folder), (options.prune_after.trials, options.prune_after.generations)
     if not (folder / "study.db").exists():  # a resumed sweep was checked when it started
-        _check_settings(options.space, [f"--config={options.config}", *settings], corners(space))
-    args = [f"--config={folder / CONFIG}", *settings]
+        _check_settings(options.space, args, corners(space))
     sweep, received = Sweep(folder, args, space, fixed, options.seed, prune_after), list[signal.Signals]()
-    with writing(f"to {folder}", "choose another --folder"):
-        Folder(folder).write(CONFIG, yaml.safe_dump(config, sort_keys=False, allow_unicode=True))
 
     def stop(number: signal.Signals) -> None:
         received.append(number)

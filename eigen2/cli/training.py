@@ -182,7 +182,7 @@ class EigenCLI(LightningCLI):
                 print(f"The run has had {self.model.generations_run} generations: raise trainer.max_epochs to go on.")
             self._write_report(root)
         if not _has(self.trainer.checkpoint_callbacks, ChampionCheckpoint):
-            log.warning("there is no best.ckpt to test: add ChampionCheckpoint to trainer.callbacks, as configs do")
+            log.warning("there is no best.ckpt to test: add eigen2.ChampionCheckpoint to trainer.callbacks")
 
     def validate(self, **kwargs: Any) -> None:
         """Validate a checkpoint's champion, and print its fitness."""

@@ -88,27 +88,31 @@ class PopulationModule(GenerationModule[RolloutDataModule]):
         data.build(len(agents), device)
         makers = self.network_makers(data)
         with torch_seed(self.seed, Role.WEIGHTS, agent=0):
-            weights = sum(weight_bytes(make()) for make in makers)
+            actor, critic = (weight_bytes(make()) for make in makers)
             head = head_bytes(makers[0](), self.shared) if self.one_learner else None
         if stage == "fit":
-            self._build_training(makers, weights, head)
+            self._build_training(makers, actor, critic, head)
         if "population" not in self._modules:  # fitting or validating again continues with this population
             self.population = Population(
                 *(self.communicator, *makers, self.seed, self.hparams["noise"], data.val_env.windows),
                 one_learner=self.one_learner,
                 shared=self.shared,
             )
-        elif weights != 4 * self.population.weights_per_agent or (
+        elif actor + critic != 4 * self.population.weights_per_agent or (
             stage == "fit" and data.val_env.windows != len(self.population.champion_windows)
         ):
             raise UserError("this module was fitted to data of other sizes; make a new ERLModule for these")
 
     def _build_training(
-        self, makers: tuple[Callable[[], nn.Module], Callable[[], nn.Module]], weights: int, head: int | None
+        self,
+        makers: tuple[Callable[[], nn.Module], Callable[[], nn.Module]],
+        actor: int,
+        critic: int,
+        head: int | None,
     ) -> None:
         """Choose the sizes of batches, check that training fits into memory, and allocate the replay buffer.
 
-        `weights` and `head` are bytes per agent.
+        `actor`, `critic` and `head` are bytes per agent.
         """
         data, device, communicator = self.data, self.trainer.strategy.root_device, self.communicator
         agents = len(communicator.rows)
@@ -125,7 +129,8 @@ class PopulationModule(GenerationModule[RolloutDataModule]):
         most_learners = min(learners, math.ceil(self.population_size / communicator.world))
         require_fit(
             *(self.memory, data, communicator),
-            weights=weights,
+            actor=actor,
+            critic=critic,
             head=head,
             learners=most_learners,
             micro_batches=self.micro_batches,
@@ -135,7 +140,7 @@ class PopulationModule(GenerationModule[RolloutDataModule]):
         temporary = max(min(agents, ACTING_AT_ONCE) * acting, most_learners * at_once * learning)
         resumed = checkpoint_bytes(self.trainer)
         if resumed and communicator.world > 1:
-            resumed += 4 * weights * agents  # this process's rows beside those of the population
+            resumed += 4 * (actor + critic) * agents  # this process's rows beside those of the population
         self.memory.require_temporary(temporary, resumed)
         data.allocate_replay(device, communicator)
         self.accumulators = make_accumulators(agents, device)
@@ -247,6 +252,8 @@ class PopulationModule(GenerationModule[RolloutDataModule]):
     def check_shapes(self, checkpoint: Mapping[str, Any]) -> None:
         """Refuse a checkpoint of another population size or other networks, by a UserError with both sizes."""
         agents = self.population_size
+        if "population.mean_critic" in checkpoint["state_dict"]:
+            raise UserError("the checkpoint is by an earlier version of eigen2, which saved other weights; fit again")
         one_learner = {"head": agents, "actor": 1, "critic": 1}
         expected = one_learner if self.one_learner else {"actor": agents, "critic": agents}
         for name, rows in expected.items():

@@ -70,23 +70,25 @@ def require_fit(
     memory: PeakEstimate,
     data: RolloutDataModule,
     communicator: Communicator,
-    weights: int,
+    actor: int,
+    critic: int,
     learners: int,
     micro_batches: int,
     together: int,
     head: int | None,
     again: bool,
 ) -> None:
-    """Add to an estimate what a fit holds beside its environments; `weights` are the bytes of an actor and a critic.
+    """Add to an estimate what a fit holds beside its environments; `actor` and `critic` are bytes of their weights.
 
-    With a shared representation one agent has these, and each a head of `head` bytes. `learners` are the agents of this
-    process that learn. If it fits `again`, population and, if alike, replay buffer are there already.
+    Where one agent learns alone, it has these, and each what evolves, of `head` bytes. `learners` are the agents of
+    this process that learn. If it fits `again`, population and, if alike, replay buffer are there already.
     """
     agents, transition = len(communicator.rows), data.transition_bytes
-    trained = agents if head is None else 1
+    trained = (actor + critic) * (agents if head is None else 1)
+    evolving = 0 if head is None else head * agents + critic  # with the champion's critic
     needed = {
-        "population": 2 * weights * (trained + 1) + (head or 0) * agents,  # with targets; champion and elites' mean
-        "optimizer": 3 * weights * trained,  # gradients and two moments
+        "population": 2 * trained + evolving + 2 * actor,  # with targets, champion and elites' mean
+        "optimizer": 3 * trained,  # gradients and two moments
         "replay": math.ceil(data.replay_capacity / communicator.world) * transition,
         "samples": 8 * (learners + 1) * micro_batches * data.batch_size,  # slots, and one learner's beside them
     }

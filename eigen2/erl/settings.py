@@ -38,8 +38,8 @@ def check_settings(settings: Mapping[str, Any]) -> None:
     for name, limits in RANGES.items():
         if settings[name] is not None or name != "gamma":
             require_range(f"model.{name}", settings[name], **limits)
-    if settings["learners"] not in (None, 1):
-        raise UserError(f"model.learners is {settings['learners']}; set 1 if one agent learns alone, or null for all")
+    if (learners := settings["learners"]) is not None and (type(learners) is not int or learners != 1):
+        raise UserError(f"model.learners is {learners!r}; set 1 if one agent learns alone, or null for all")
     if settings["representation"] not in ("own", "shared"):
         raise UserError(f"model.representation is {settings['representation']!r}; set own or shared")
     _check_objects(settings)
@@ -81,9 +81,6 @@ def warn_without_injection(operators: Sequence[Operator], one_learner: bool) -> 
 def plain_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings but networks as plain values; learner and operators become class and attributes."""
     plain = {name: value for name, value in settings.items() if name not in ("actor", "critic")}
-    for name, default in (("representation", "own"), ("compile", False)):
-        if plain[name] == default:
-            del plain[name]  # so that checkpoints of earlier versions can be resumed
     operators = settings["evolution"]
     plain["learner"] = _plain(settings["learner"])
     plain["evolution"] = operators and {f"{i} {one.name}": _plain(one) for i, one in enumerate(operators)}

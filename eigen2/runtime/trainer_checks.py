@@ -52,9 +52,9 @@ def check_trainer(trainer: Any) -> None:
     interval = getattr(trainer, "val_check_interval", "a time")  # Lightning sets none when it is a time
     every, batches = trainer.check_val_every_n_epoch, (trainer.limit_train_batches, trainer.limit_val_batches)
     timers = [callback for callback in trainer.callbacks if isinstance(callback, Timer)]
-    if savers := [callback for callback in trainer.callbacks if compat.saves_within_epoch(callback)]:
-        # or OnExceptionCheckpoint would save at the very error
-        trainer.callbacks = [callback for callback in trainer.callbacks if callback not in savers]
+    savers = [callback for callback in trainer.callbacks if compat.saves_within_epoch(callback)]
+    # they would save at the very error
+    trainer.callbacks = [callback for callback in trainer.callbacks if not compat.saves_on_exception(callback)]
     for broken, reason in (
         (steps != -1, f"max_steps is {steps}: it would stop in the middle of a generation; use trainer.max_epochs"),
         (

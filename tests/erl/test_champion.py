@@ -238,6 +238,11 @@ def test_a_checkpoint_of_another_run_is_refused_in_one_line(
         make_trainer(epochs=3).fit(module, datamodule=ProbeRollouts(AIM, **data), ckpt_path=trained[1])
 
 
+def test_a_checkpoint_of_an_earlier_version_is_named(trained: tuple[ERLModule, str]) -> None:
+    with pytest.raises(UserError, match=r"^the checkpoint is by an earlier version of eigen2, .*; fit again$"):
+        trained[0].check_shapes({"state_dict": {"population.mean_critic": torch.zeros(1, 1)}})
+
+
 def test_a_checkpoint_loads_without_pickle_and_holds_the_whole_state(trained: tuple[ERLModule, str]) -> None:
     module, path = trained
     checkpoint = torch.load(path, weights_only=True)

@@ -1,6 +1,7 @@
 """What acting and learning take for a moment, against arithmetic and against what the tensors of a run take."""
 
 from contextlib import nullcontext
+from typing import Any
 
 import pytest
 import torch
@@ -11,7 +12,8 @@ from eigen2.erl.estimate import TOGETHER_BYTES, batches_together, workspace_byte
 from eigen2.erl.learners import DDPG, Batch, Losses
 from eigen2.erl.population import Population
 from eigen2.errors import UserError
-from tests.erl.probe import Probe, ProbeActor, ProbeCritic, ProbeRollouts
+from eigen2.memory.estimate import PeakEstimate
+from tests.erl.probe import AIM, Probe, ProbeActor, ProbeCritic, ProbeRollouts, fit
 
 WALK = Probe(lambda x, action, step: x, steps=3, contexts=(-1.0, 0.5), walks=True)
 
@@ -55,6 +57,18 @@ def test_an_actor_of_another_shape_is_named() -> None:
         UserError, match=r"^model\.actor Flat returns \(16,\) for a batch of 16; it must return \(16, 1\)"
     ):
         workspace_bytes(data(8), DDPG(), torch.device("cpu"), Flat, ProbeCritic, nullcontext)
+
+
+@pytest.mark.parametrize("how", [{}, {"learners": 1}, {"representation": "shared"}])
+def test_the_population_and_its_optimizer_are_counted_exactly(
+    how: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counted: dict[str, int] = {}
+    monkeypatch.setattr(PeakEstimate, "require", lambda estimate, needed: counted.update(needed))
+    module = fit(AIM, population_size=5, **how)
+    rows = [value for value in module.population.state_dict().values() if value.dim() == 2]
+    assert counted["population"] == sum(value.nbytes for value in rows)
+    assert counted["optimizer"] == 3 * (module.population.actor.nbytes + module.population.critic.nbytes)
 
 
 class Noisy(DDPG):

@@ -63,8 +63,11 @@ def test_counts_are_whole_numbers() -> None:
     defaults = {name: parameter.default for name, parameter in inspect.signature(ERLModule).parameters.items()}
     with pytest.raises(UserError, match=r"model\.accumulate is 2\.5; it must be a whole number"):
         check_settings({**defaults, "accumulate": 2.5})
-    with pytest.raises(UserError, match=r"model\.learners is 2; set 1 if one agent learns alone, or null for all"):
-        check_settings({**defaults, "learners": 2})
+    for learners in (2, "1", True, 1.0):
+        with pytest.raises(
+            UserError, match=rf"model\.learners is {learners!r}; set 1 if one agent learns alone, or nul"
+        ):
+            check_settings({**defaults, "learners": learners})
 
 
 def test_the_ends_of_the_ranges_are_allowed() -> None:

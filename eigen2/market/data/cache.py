@@ -7,7 +7,7 @@ import mmap
 import os
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -83,10 +83,10 @@ def load_panel(
     file = PRICES if isinstance(source, SyntheticMarket) else quote(str(source))
     if panel is None:
         what, remedy = f"the panel cache to {str(cache_dir)!r}", "name a cache_dir that can be written"
+        with writing(what, remedy):
+            lock = Folder(Path(cache_dir)).lock(".lock", wait=True)
         # of processes that start together one builds, and the others find what it has written
-        with ExitStack() as lock:
-            with writing(what, remedy):
-                lock.enter_context(Folder(folder).locked(".lock"))
+        with lock or nullcontext():
             if (panel := _open_cache(folder)) is None:
                 with _recorded_warnings() as warnings:
                     built = build_panel(source_table(source, own), **options, scale=scale, membership=spans, file=file)
@@ -178,7 +178,7 @@ def remapped(panel: MarketPanel) -> MarketPanel:
 
 
 def _write_cache(folder: Path, panel: MarketPanel, warnings: list[str]) -> None:
-    """Write the files of a panel into its locked folder."""
+    """Write the files of a panel into its folder."""
     if list(folder.glob("[!.]*")):
         log.warning("the panel cache %s is damaged or unfinished: writing it again", folder)
     splits = (panel.splits.train, panel.splits.validation, (panel.splits.holdout,))
