@@ -79,4 +79,4 @@ def test_a_checkpoint_of_the_other_representation_is_refused(run: tuple[Path, tu
     own = words(*actor, "--model.representation", "own", "--trainer.default_root_dir", folder / "run")
     ended = eigen2(*own, "--ckpt_path", "last")
     assert ended.returncode == 2
-    assert "model.representation shared, now not set" in ended.stderr
+    assert "model.representation shared, now own" in ended.stderr

@@ -92,10 +92,10 @@ def load(path: Path, work: Path) -> bool:
         panel = load_panel(path, **SPLITS, cache_dir=cache)
     except UserError as error:
         check_line(str(error))
-        assert not cache.exists()
+        assert not listing(cache)
         return False
     check_panel(panel)
-    (folder,) = cache.iterdir()
+    (folder,) = cache.glob("[!.]*")
     names = ["meta.json", *(f"{name}.npy" for name in ARRAYS)]
     assert listing(folder) == sorted([*names, *(f"{name}.crc32" for name in names)])
     again = load_panel(path, **SPLITS, cache_dir=cache)
