@@ -21,8 +21,9 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import takewhile
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -182,13 +183,7 @@ def run(name: str, benchmark: Benchmark, settings: Settings, options: argparse.N
         shown = list(benchmark.tasks({**settings, **every, "seeds": max(settings["seeds"], *rows.seeds())}))
         for task in shown:
             rows.read(task)  # which may have other settings
-    with tempfile.TemporaryDirectory(prefix="eigen2-benchmark-") as folder, workers(options.processes) as pool:
-        futures: dict[Future[Row], Task] = {
-            pool.submit(_measure, benchmark.measure, task, dict(settings), Path(folder)): task for task in missing
-        }
-        for future in as_completed(futures):
-            rows.write(futures[future], future.result())
-            print(f"measured {futures[future].case}, seed {futures[future].seed}", file=sys.stderr)
+    _measure_all(missing, partial(_measure, benchmark.measure), settings, rows, options.processes)
     measured = {task: row for task in shown if (row := rows.read(task)) is not None}
     cases = {task.case for task in measured} if benchmark.uneven else set()
     if absent := [task for task in shown if task not in measured and task.case not in cases]:
@@ -202,6 +197,32 @@ def run(name: str, benchmark: Benchmark, settings: Settings, options: argparse.N
             table.to_parquet(options.out / f"{name}-{title}.parquet", compression="zstd", index=False)
     if figures.get("kept") is False and not options.smallest:
         raise SystemExit(f"{name}: a bound does not hold")
+
+
+def _measure_all(
+    tasks: Iterable[Task],
+    measure: Callable[[Task, Settings, Path], Row],
+    settings: Settings,
+    rows: "Rows",
+    processes: int,
+) -> None:
+    """Measure tasks and write their rows; an error of one is raised once all others are measured."""
+    errors = []
+    with tempfile.TemporaryDirectory(prefix="eigen2-benchmark-") as folder, workers(processes) as pool:
+        futures = {pool.submit(measure, task, dict(settings), Path(folder)): task for task in tasks}
+        try:
+            for future in as_completed(futures):
+                task = futures[future]
+                if error := future.exception():
+                    errors.append(error)
+                    print(f"failed {task.case}, seed {task.seed}: {error}", file=sys.stderr)
+                else:
+                    rows.write(task, future.result())
+                    print(f"measured {task.case}, seed {task.seed}", file=sys.stderr)
+        finally:
+            pool.shutdown(cancel_futures=True)  # after an interrupt, no further task begins
+    if errors:
+        raise errors[0]
 
 
 def _select(tasks: Sequence[Task], options: argparse.Namespace) -> Sequence[Task]:

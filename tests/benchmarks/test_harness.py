@@ -116,14 +116,19 @@ def test_rows_of_other_settings_are_refused_and_fresh_ones_repeated(
     assert measured == [Task("b", 1), Task("b", 2)]
 
 
-def test_a_failed_task_leaves_no_row(patch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    def stopped(*args: Any) -> Any:
-        raise SystemExit("training stopped")
+def test_a_failed_task_leaves_no_row_and_others_theirs(
+    patch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def stopped(task: Task, *args: Any) -> Any:
+        if task == Task("a", 1):
+            raise SystemExit("training stopped")
+        return TINY.measure(task, *args)
 
     patch.setattr(harness, "load", lambda name: replace(TINY, measure=stopped))
     with pytest.raises(SystemExit, match="training stopped"):
         run_tiny(tmp_path)
-    assert not list((tmp_path / "rows").rglob("*.json"))
+    assert len(list((tmp_path / "rows").rglob("*.json"))) == 3
+    assert "failed a, seed 1: training stopped" in capsys.readouterr().err
 
 
 def test_a_bound_that_does_not_hold_is_an_error(patch: pytest.MonkeyPatch, tmp_path: Path) -> None:
