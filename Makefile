@@ -53,11 +53,11 @@ bench-control: $(INSTALLED)  ## compare DDPG on Pendulum and TD3 on HalfCheetah 
 	$(VENV)/bin/python -m benchmarks.pages control
 
 bench-swimmer: $(INSTALLED)  ## compare ERL and a shared representation with TD3 and DDPG alone on Swimmer, five seeds; a day on two cores
-	$(MEASURE) swimmer --processes 2 --out docs/figures
+	$(MEASURE) swimmer --processes 2 --rows docs/figures/rows --out docs/figures
 	$(VENV)/bin/python -m benchmarks.pages control
 
 bench-mujoco: $(INSTALLED)  ## compare ERL and a shared representation with TD3 alone on four MuJoCo tasks, three seeds; a day on two cores
-	$(MEASURE) mujoco --processes 2 --out docs/figures
+	$(MEASURE) mujoco --processes 2 --rows docs/figures/rows --out docs/figures
 	$(VENV)/bin/python -m benchmarks.pages control
 
 bench-gpu: $(INSTALLED)  ## measure training on a GPU: one agent, populations, the full-scale run, resume; half an hour

@@ -109,9 +109,7 @@ def eigen2_run(duel: Duel, seed: int, steps: int, folder: Path) -> Row:
     profiler, cpu = SimpleProfiler(), cpu_seconds()
     seconds = train(module, data, seed, steps // duel.episode, folder, profiler=profiler)
     times = {"steps_per_s": steps / seconds, "cpu_ms": 1e3 * (cpu_seconds() - cpu) / steps}
-    parts = parts_of(profiler.recorded_durations, module.micro_batches, data.training_steps) | matrix_products(
-        module, data
-    )
+    parts = parts_of(profiler.recorded_durations, duel.episode, data.training_steps) | matrix_products(module, data)
     with torch.inference_mode():
         mean = mean_return(duel, lambda observation: module.population.act({"state": observation["state"]}))
     return {"return": mean, **times, "parts": parts}

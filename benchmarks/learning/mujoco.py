@@ -1,11 +1,12 @@
 """TD3 and DDPG alone and ERL on MuJoCo tasks: the same environment steps, gradient steps and test episodes.
 
-An arm is a configuration of `fit` and what it changes of it. All arms take one gradient step per environment step in
-total, at the ends of episodes, unless their configuration takes fewer. Every so many steps the agent that was fittest
-in training plays the validation windows without noise; these steps do not count, and nothing is learned from them.
+An arm is a configuration of `fit` and what it changes of it. Where all are by that of HalfCheetah, they take one
+gradient step per environment step in total, at the ends of episodes. Every so many steps the agent that was fittest in
+training plays the validation windows without noise; these steps do not count, and nothing is learned from them.
 """
 
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,6 @@ LEARNER, LINEAR = "configs/control_halfcheetah.yaml", "configs/control_swimmer.y
 ALONE: Changes = {
     "model.population_size": 1,
     "model.evolution": None,
-    "model.gradient_steps": 1000,  # the longest episode's
     "data.windows_per_generation": 0,  # all episodes are exploration
 }
 DDPG: Changes = {"model.learner": {"class_path": "eigen2.erl.learners.DDPG", "init_args": {"saturation_penalty": 0.0}}}
@@ -47,6 +47,19 @@ LARGE_MUTATIONS: Changes = {
         {"class_path": "eigen2.erl.evolution.MagnitudeMutation", "init_args": {"fraction": 1.0, "scale": 1.0}},
     ]
 }
+WITHOUT_GRADIENTS: Changes = {
+    "model.learners": None,
+    "model.gradient_steps": 0,
+    "model.evolution": [
+        {"class_path": "eigen2.erl.evolution.Elitism", "init_args": {"share": 0.2}},
+        {
+            "class_path": "eigen2.erl.evolution.MagnitudeMutation",
+            "init_args": {"share": 0.4, "fraction": 1.0, "scale": 1.0},
+        },
+        {"class_path": "eigen2.erl.evolution.FineMutation"},
+    ],
+    "data.exploration_windows": 0,
+}
 SMALL_TRUNK: Changes = {  # which learns slowly: heads act by the observation beside its features
     "model.actor": {"class_path": "eigen2.control.networks.MLPActor", "init_args": {"hidden": [8], "skip": True}},
     "model.actor_lr": 3e-5,
@@ -62,38 +75,25 @@ SMALL_TRUNK: Changes = {  # which learns slowly: heads act by the observation be
 }
 
 
-class MatchedERL(ERLModule):
-    """ERL whose learner takes as many gradient steps as there were environment steps in the generation.
+class ERLWithCurve(ERLModule):
+    """ERL that counts environment steps: it validates once in `every` of them, and ends after `steps`.
 
-    `model.gradient_steps` is the most; agents that all learn share the steps. It validates once in `every` environment
-    steps, and keeps a `curve` of environment steps, the return of the fittest, and that of the champion.
+    It keeps a `curve` of environment steps, the return of the fittest, and that of the champion.
     """
 
     def limit(self, steps: int, every: int) -> None:
         """End training after the generation that reaches `steps` environment steps."""
         self.steps, self.every = steps, every
-        self.before = self.played = self.trained = 0  # environment steps, without and with this generation; gradients
+        self.played = self.trained = 0  # environment steps, and gradient steps of all learners
         self.curve: list[tuple[int, float, float]] = []
 
-    def on_train_epoch_start(self) -> None:
-        """Evaluate every agent, and count its environment steps."""
-        self.before = self.played
-        super().on_train_epoch_start()
-        self.played = self.data.buffer.added
-
-    def training_step(self, batch: int, batch_idx: int) -> None:
-        """Take all gradient steps of the generation."""
-        if self.state.slots is not None:
-            drawn = len(self.state.slots) // self.batches_per_optimizer_step  # `model.gradient_steps`
-            learners = 1 if self.one_learner else self.population_size
-            steps = min((self.played - self.before) // learners, drawn)
-            for index in range(steps * self.batches_per_optimizer_step):
-                self.train_batch(index)
-            self.trained += steps * learners
-
     def validate(self) -> None:
-        """Validate if a multiple of `every` was passed."""
-        if self.played // self.every > self.before // self.every:
+        """Count the generation's steps, and validate if a multiple of `every` was passed."""
+        before, self.played = self.played, self.data.buffer.added
+        if self.state.slots is not None:
+            batches, learners = self.state.slots.shape[:2]
+            self.trained += batches // self.batches_per_optimizer_step * learners
+        if self.played // self.every > before // self.every:
             super().validate()
             fittest = float(self.state.validation.nanmean())  # no other agent was validated
             champion = float(self.population.champion_fitness)
@@ -101,29 +101,21 @@ class MatchedERL(ERLModule):
         self.trainer.should_stop = self.played >= self.steps
 
 
-class OneStepDataModule(ControlDataModule):
-    """Control tasks with one step of the Trainer a generation: skipping a thousand would take as long as playing."""
-
-    def train_dataloader(self) -> range:
-        """Return the number of the step."""
-        return range(1)
-
-
 def settings_of(arm: Arm, changes: Changes) -> dict[str, dict[str, Any]]:
     """Return the settings of model and data of an arm with further changes."""
     config, own = arm
     settings = {group: read_yaml(ROOT / config)[group] for group in ("model", "data")}
-    for key, value in {**own, **changes}.items():
+    for key, value in deepcopy({**own, **changes}).items():  # jsonargparse adds to what it parses
         group, name = key.split(".")
         settings[group][name] = value
     return settings
 
 
-def make(arm: Arm, changes: Changes) -> tuple[MatchedERL, ControlDataModule]:
+def make(arm: Arm, changes: Changes) -> tuple[ERLWithCurve, ControlDataModule]:
     """Return module and data module of an arm with further changes."""
     parser = ArgumentParser(exit_on_error=False)
-    parser.add_class_arguments(MatchedERL, "model")
-    parser.add_class_arguments(OneStepDataModule, "data")
+    parser.add_class_arguments(ERLWithCurve, "model")
+    parser.add_class_arguments(ControlDataModule, "data")
     made = parser.instantiate(parser.parse_object(settings_of(arm, changes)))
     return made.model, made.data
 
@@ -192,6 +184,7 @@ BENCHMARKS = {
         {
             "ERL": (LINEAR, {}),
             "ERL, large mutations": (LINEAR, LARGE_MUTATIONS),
+            "ERL without gradients": (LINEAR, WITHOUT_GRADIENTS),
             "shared": (LINEAR, {**SHARED, **SMALL_TRUNK}),
             "TD3 alone": (LEARNER, {**ALONE, **LONG}),
             "DDPG alone": (LEARNER, {**ALONE, **LONG, **DDPG}),

@@ -103,7 +103,11 @@ def incomplete_text(runs: Runs, complete: Sequence[str]) -> str:
 def parity_table(figures: Figures) -> str:
     """Return TD3's last return on every task beside the published ones, and whether it is on a par with them."""
     columns = {"": "{task}", "eigen2's TD3": "{found}", "each seed": "{each}"}
-    columns |= {"published, ten seeds": "{published:,.0f}", "four implementations": "{parity}", "so": "{verdict}"}
+    columns |= {
+        "published, ten seeds": "{published:,.0f}",
+        "four implementations": "{parity}",
+        "against them": "{verdict}",
+    }
     (tasks,) = by_arm(figures).values()
     lines, reached, judged = [], 0, 0
     for env_id, rows in tasks.items():
@@ -112,6 +116,7 @@ def parity_table(figures: Figures) -> str:
         reached += len(rows) >= SEEDS and mean.mean >= low
         judged += len(rows) >= SEEDS
         verdict = "below" if mean.mean < low else "above" if mean.mean > high else "within"
+        verdict = "" if len(rows) < SEEDS else verdict
         found = {"found": shown(mean, ",.0f", len(rows)), "each": spread(returns.tolist(), ",.0f"), "verdict": verdict}
         lines.append({"task": env_id, **found, "published": PUBLISHED[env_id], "parity": f"{low:,} to {high:,}"})
     verdict = f"on a par on {reached} of {len(tasks)} tasks, {'parity' if reached >= PARITY_TASKS else 'no parity yet'}"
@@ -137,10 +142,9 @@ def shown(interval: Interval, form: str, seeds: int) -> str:
 
 
 def swimmer_table(figures: Figures) -> str:
-    """Return each seed's last returns, and the environment steps until its champion reached the goal."""
-    columns = {"": "{arm}", "seed": "{seed}", "the champion, best of all validations": "{champion}"}
-    columns |= {"the fittest at the end": "{fittest}"}
-    columns |= {"environment steps": "{env_steps:,.0f}", f"{GOAL:.0f} reached after": "{reached:,.0f}"}
+    """Return each seed's last returns, and the environment steps until its fittest agent reached the goal."""
+    columns = {"": "{arm}", "seed": "{seed}", "the fittest at the end": "{fittest}", "the champion": "{champion}"}
+    columns |= {"environment steps": "{env_steps:,.0f}", f"the fittest at {GOAL:.0f} after": "{reached:,.0f}"}
     lines = []
     for case, rows in figures["runs"].items():
         arm, _ = case.split(": ")
@@ -149,9 +153,9 @@ def swimmer_table(figures: Figures) -> str:
 
 
 def summary(row: Row) -> Row:
-    """Return champion, fittest agent and steps at the end, and the steps after which the champion reached the goal."""
-    pairs = zip(row["env_steps"], row["champion"], strict=True)
-    reached = next((steps for steps, champion in pairs if champion is not None and champion >= GOAL), None)
+    """Return champion, fittest agent and steps at the end, and the steps after which the fittest reached the goal."""
+    pairs = zip(row["env_steps"], row["fittest"], strict=True)
+    reached = next((steps for steps, fittest in pairs if fittest >= GOAL), None)
     last = {name: f"{row[name][-1]:.1f}" for name in ("champion", "fittest")}
     return {**last, "env_steps": row["env_steps"][-1], "reached": reached}
 

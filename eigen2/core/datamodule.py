@@ -216,8 +216,11 @@ class RolloutDataModule(WorkloadDataModule):
 
     @property
     def longest_episode(self) -> int:
-        """Return the steps of the longest episode, after `build`; needed to spread agents over processes."""
-        raise UserError(f"{type(self).__name__} does not define longest_episode: train in one process")
+        """Return the steps of the longest episode, after `build`."""
+        raise UserError(
+            f"{type(self).__name__} does not define longest_episode, which several processes need, and "
+            "model.gradient_steps: -1"
+        )
 
     def scores(self, env: Environment, returns: Tensor) -> Tensor:
         """Return the fitness of each episode just played in `env`, (agents, windows), from its sum of rewards."""

@@ -52,7 +52,6 @@ class PopulationModule(GenerationModule[RolloutDataModule]):
     learner: Learner
     operators: Sequence[Operator]
     compiled: bool  # whether steps of training are compiled on a CPU
-    micro_batches: int  # of a generation
     micro_batches_at_once: int = 1  # computed together, while their tensors fit into the processor's caches
     batches_per_optimizer_step: int = 1
     batches_per_training_step: int = 1  # Lightning's, see `BATCHES_PER_TRAINING_STEP`
@@ -78,6 +77,11 @@ class PopulationModule(GenerationModule[RolloutDataModule]):
     def precision(self) -> AbstractContextManager[None]:
         """Return the context in which networks run."""
         return self.trainer.precision_plugin.forward_context()
+
+    def optimizer_steps(self, transitions: int) -> int:
+        """Return the optimizer steps of each learner in a generation that adds `transitions` to the replay buffer."""
+        steps: int = self.hparams["gradient_steps"]
+        return steps if steps >= 0 else transitions // (1 if self.one_learner else self.population_size)
 
     def build(self, stage: str) -> None:
         """Build environments, population and replay buffer, each after a check that it fits into memory."""
@@ -125,7 +129,10 @@ class PopulationModule(GenerationModule[RolloutDataModule]):
         self.batches_per_optimizer_step = accumulate // at_once
         is_quick = learners == 1 or device.type == "cuda"
         self.batches_per_training_step = BATCHES_PER_TRAINING_STEP if is_quick else 1
-        data.training_steps = max(1, math.ceil(self.micro_batches / at_once / self.batches_per_training_step))
+        adapts = self.hparams["gradient_steps"] < 0
+        most_transitions = self.population_size * data.eval_env.windows * data.longest_episode if adapts else 0
+        micro_batches = accumulate * self.optimizer_steps(most_transitions)
+        data.training_steps = max(1, math.ceil(micro_batches / at_once / self.batches_per_training_step))
         most_learners = min(learners, math.ceil(self.population_size / communicator.world))
         require_fit(
             *(self.memory, data, communicator),
@@ -133,7 +140,7 @@ class PopulationModule(GenerationModule[RolloutDataModule]):
             critic=critic,
             head=head,
             learners=most_learners,
-            micro_batches=self.micro_batches,
+            micro_batches=micro_batches,
             together=at_once,
             again="population" in self._modules,
         )

@@ -31,7 +31,8 @@ class ERLModule(PopulationModule):
 
     Args:
         population_size: agents (1 or more; evolution needs 2).
-        gradient_steps: optimizer steps per generation (0 or more; 0 is evolution alone).
+        gradient_steps: optimizer steps of each learner per generation (0 or more; 0 is evolution alone; -1: one for
+            every transition that the generation adds to the replay buffer, divided among the learners).
         accumulate: micro-batches of data.batch_size whose gradients are averaged for one optimizer step (1 or more);
             small ones are computed together.
         gamma: discount per step (0 to 1; null: the workload's, which is 0 for orders whose gains are credited to them,
@@ -96,7 +97,7 @@ class ERLModule(PopulationModule):
         check_settings(settings)
         super().__init__()
         self.save_hyperparameters(plain_settings(settings), logger=False)
-        self.population_size, self.micro_batches = population_size, gradient_steps * accumulate
+        self.population_size = population_size
         self.shared = representation == "shared" and population_size > 1  # one agent has nothing to share
         self.one_learner = self.shared or (learners == 1 and population_size > 1)
         self.learner, self.compiled = learner, compile
@@ -111,14 +112,13 @@ class ERLModule(PopulationModule):
         with_networks = self.population.agents_with_networks
         total, accumulators = self.population_size, self.accumulators
         self.state = GenerationState.begin(self.current_epoch, agents, total, accumulators, with_networks)
+        before, random = self.data.buffer.added, self.hparams["random_warmup"]
         with self.clock.phase("evaluate"):
-            random = self.hparams["random_warmup"]
             self.rollout.evaluate(self.state, self.seed, random, self.clock.environment_step)
         self.clock.begin("train")
         data, learners, address = self.data, agents[: self.population.learners], (self.seed, self.current_epoch)
-        if data.ready and self.micro_batches:
-            at_once = self.micro_batches_at_once
-            batches, size = self.micro_batches // at_once, at_once * data.batch_size
+        if data.ready and (steps := self.optimizer_steps(data.buffer.added - before)):
+            batches, size = steps * self.batches_per_optimizer_step, self.micro_batches_at_once * data.batch_size
             slots = sample_slots(len(data.buffer), batches, size, learners, *address)
             self.state.slots = slots.to(self.device)
             if self.learner.uses_noise:

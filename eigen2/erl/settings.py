@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 RANGES: dict[str, dict[str, Any]] = {
     # counts beyond these fit no memory, and some beyond 2^63 no tensor's size
     "population_size": {"least": 1, "most": 10**6, "whole": True},
-    "gradient_steps": {"least": 0, "most": 10**9, "whole": True},
+    "gradient_steps": {"least": -1, "most": 10**9, "whole": True},
     "accumulate": {"least": 1, "most": 10**9, "whole": True},
     "validate_every": {"least": 1, "most": 10**9, "whole": True},
     "gamma": {"least": 0, "most": 1},
@@ -44,7 +44,7 @@ def check_settings(settings: Mapping[str, Any]) -> None:
         raise UserError(f"model.representation is {settings['representation']!r}; set own or shared")
     _check_objects(settings)
     steps, learner = settings["gradient_steps"], settings["learner"]
-    if steps and not any(map(learner.trains_actor, range(steps))):
+    if steps > 0 and not any(map(learner.trains_actor, range(steps))):
         raise UserError(
             f"model.gradient_steps is {steps}: {type(learner).__name__} would never train an actor in so few steps of "
             "a generation; raise it"

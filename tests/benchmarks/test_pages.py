@@ -1,5 +1,6 @@
 """Docs pages quote the measured figures, and tables are formatted as specified."""
 
+import json
 import re
 from pathlib import Path
 
@@ -7,7 +8,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from benchmarks.harness import FIGURES, ROOT
+from benchmarks.harness import FIGURES, ROOT, Rows, rows_by_case
+from benchmarks.harness import load as load_benchmark
 from benchmarks.pages import PAGES, blocks, fill, load, number, read, table, where
 
 BLOCKS = re.compile(r"<!-- measured: (\w+) -->\n(.*?)\n<!-- end -->", re.DOTALL)
@@ -25,6 +27,17 @@ def test_the_page_quotes_the_figures(name: str) -> None:
 def test_every_figure_is_quoted_by_a_page() -> None:
     quoted = {name for page in PAGES for block in load(page).blocks.values() for name in block.figures}
     assert {path.stem for path in FIGURES.glob("*.json")} <= quoted
+
+
+@pytest.mark.parametrize("name", ["mujoco", "parity", "swimmer"])
+def test_figures_are_those_of_the_kept_rows_which_a_run_of_this_configuration_would_take(name: str) -> None:
+    benchmark, folder = load_benchmark(name), FIGURES / "rows" / name
+    files = [*folder.glob("*.json")]
+    settings = {"threads": 1, **benchmark.settings, "seeds": max(int(path.stem.rpartition("-")[2]) for path in files)}
+    rows = Rows(folder, benchmark, settings, {})  # refuses rows of other settings
+    measured = {task: row for task in benchmark.tasks(settings) if (row := rows.read(task)) is not None}
+    assert len(measured) == len(files)
+    assert json.loads((FIGURES / f"{name}.json").read_text())["runs"] == rows_by_case(measured)["runs"]
 
 
 def test_pictures_are_drawn_from_their_figures(tmp_path: Path) -> None:

@@ -120,6 +120,10 @@ class ProbeRollouts(RolloutDataModule):
         self.eval_env = ProbeEnvironment(self.probe, agents, self.windows_per_generation + self.exploration_windows)
         self.val_env = ProbeEnvironment(self.probe, agents + 1, len(self.probe.contexts))
 
+    @property
+    def longest_episode(self) -> int:
+        return self.probe.steps
+
     def network_inputs(self, observation: Observation) -> Inputs:
         return {"x": observation["x"]}
 

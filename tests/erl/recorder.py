@@ -45,8 +45,7 @@ class Recorder(Callback):
         self.states[generation, phase] = snapshot(module)
         if phase == "evaluate":
             self.fitness[generation] = module.state.fitness.clone()
-        if phase == "train" and module.data.ready and module.micro_batches:
-            assert module.state.slots is not None
+        if phase == "train" and module.state.slots is not None:
             self.drawn[generation] = module.data.buffer.gather(module.state.slots)
         if phase == "validate":
             self.validation[generation] = module.state.validation.clone()

@@ -77,6 +77,29 @@ def test_a_lone_learner_trains_alike_however_many_batches_a_step_of_lightning_ha
         assert not same(one["actor_target"], trained[0].states[0, "evaluate"]["actor_target"])
 
 
+@pytest.mark.parametrize(("learners", "accumulate"), [(None, 2), (1, 1)])
+def test_gradient_steps_may_follow_the_transitions_of_a_generation(learners: int | None, accumulate: int) -> None:
+    """Agents that all learn share them; episodes here have a known length, so that the number can be set, too."""
+    settings, trained = {"learners": learners, "accumulate": accumulate, "population_size": 3}, []
+    for steps in (0, -1, None):
+        if steps is None:
+            added = trained[0].data.buffer.added
+            steps = added // (1 if learners else 3)
+            assert steps > 3
+        trained.append(fit(WALK, **settings, gradient_steps=steps))
+    idle, follows, known = (module.population for module in trained)
+    assert torch.equal(follows.actor, known.actor)
+    assert torch.equal(follows.critic, known.critic)
+    assert not torch.equal(follows.critic, idle.critic)
+    assert len(trained[1].state.slots) == len(trained[2].state.slots)
+
+
+def test_episodes_of_unknown_length_need_a_number_of_gradient_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(ProbeRollouts, "longest_episode")
+    with pytest.raises(UserError, match="does not define longest_episode, which several processes need, and model"):
+        fit(AIM, gradient_steps=-1)
+
+
 def test_the_mean_of_the_elites_is_of_a_population_and_starts_once() -> None:
     alone = fit(AIM, population_size=1, evolution=evolution())
     assert alone.population.mean_actor.isnan().all(), "one agent does not evolve"

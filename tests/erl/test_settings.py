@@ -26,7 +26,7 @@ IDLE = Probe(lambda x, action, step: x)
 @pytest.mark.parametrize(
     ("setting", "value"),
     [
-        *(("population_size", 0), ("gradient_steps", -1), ("accumulate", 0), ("validate_every", 0)),
+        *(("population_size", 0), ("gradient_steps", -2), ("accumulate", 0), ("validate_every", 0)),
         *(("gamma", -0.01), ("gamma", 1.01), ("tau", 0.0), ("tau", 1.5), ("actor_lr", 0.0), ("critic_lr", -1e-3)),
         *(("max_grad_norm", 0.0), ("reward_scale", 0.0), ("noise", -0.1), ("noise_decay", 0.0), ("noise_decay", 1.01)),
         *((name, math.nan) for name in RANGES if RANGES[name].get("most") not in (10**6, 10**9)),
@@ -72,7 +72,7 @@ def test_counts_are_whole_numbers() -> None:
 
 def test_the_ends_of_the_ranges_are_allowed() -> None:
     least = ERLModule(population_size=1, gradient_steps=0, accumulate=1, gamma=0.0, tau=1.0, noise=0.0, noise_min=0.0)
-    assert least.micro_batches == 0
+    assert least.optimizer_steps(transitions=1000) == 0
     assert ERLModule(gamma=1.0, noise_decay=1.0, evolution=None).operators == ()
 
 
