@@ -91,8 +91,8 @@ ablations: $(INSTALLED)  ## measure what learning depends on, on one such market
 	$(MEASURE) ablations --out docs/figures
 	$(VENV)/bin/python -m benchmarks.pages learning
 
-power: $(INSTALLED)  ## measure the smallest edge that agents, ridge regression and a Kalman filter find; six hours
-	$(MEASURE) weak power-rules power --out docs/figures
+power: $(INSTALLED)  ## measure the smallest edge that agents, ridge regression and a Kalman filter find; three hours
+	$(MEASURE) weak power-rules --out docs/figures
 	$(VENV)/bin/python -m benchmarks.pages learning
 
 study: $(INSTALLED)  ## compare champions on real prices, walking forward, with 1/N, minimum variance, momentum, ridge regression, boosted trees and random weights; two hours

@@ -101,7 +101,7 @@ def spread(values: Sequence[float], form: str = ",.1f") -> str:
 def where(figures: Figures, *commits: str) -> str:
     """Return the processors, threads and commits of the rows of figures, or those of the command if there are none.
 
-    `commits` are those of figures that do not keep their rows. It says of how many rows what is not known.
+    `commits` are those of figures that do not keep their rows. It says of how many rows what others tell is not known.
     """
     machine = figures["machine"]
     command = {**machine, "processor": machine["machine"]}
@@ -115,8 +115,10 @@ def where(figures: Figures, *commits: str) -> str:
     gpu = f", {machine['accelerator']}" if machine.get("accelerator") else ""
     used = f" with {threads} thread{'s' * (threads != '1')}" if threads else ""
     place, code_of = (sum(name not in row for row in rows) for name in ("processor", "dirty"))
-    notes = f"; {place} of {len(rows)} rows do not say on which processor: this is the command's" * (place > 0)
-    notes += f"; {code_of} of {len(rows)} do not say whether the code had changes" * (code_of > 0)
+    notes = f"; {place} of {len(rows)} rows do not say on which processor: this is the command's" * (
+        0 < place < len(rows)
+    )
+    notes += f"; {code_of} of {len(rows)} do not say whether the code had changes" * (0 < code_of < len(rows))
     return f"{processors}, {machine['cores']} cores{gpu}, torch {machine['torch']}{used}, commit {code}{notes}"
 
 

@@ -39,7 +39,7 @@ CASES: Mapping[str, tuple[str, ...]] = {
     "without the prior": ("model.prior=false", "model.networks=1", "trainer.max_epochs=20"),
 }
 """What a case changes of the configuration."""
-AGAINST = {"agent less": "{name}", "saved, points": "{gain}", "landscapes better": "{better} of {landscapes}"}
+AGAINST = {"agent minus": "{name}", "saved, points": "{gain}", "landscapes better": "{better} of {landscapes}"}
 OTHERS = {"": "{case}", "seeds": "{seeds}", **{name: f"{{{name}:.1f}}" for name in ("agent", "greedy", "local_search")}}
 OTHERS |= {"agent, % of local_search": "{share:.1f}", "after swaps, %": "{swapped:.1f}", "fit, s": "{seconds:.0f}"}
 SCORES = {"": "{name}", "saved, %": "{mean:.1f}", "each seed": "{each}", "fit, s": "{seconds:.0f}"}

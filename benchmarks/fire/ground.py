@@ -134,9 +134,9 @@ def ground_table(figures: Figures) -> str:
                 PLACED: np.mean([by_place(run, baseline, chosen, minutes) for run in champions], axis=0),
             }
             means = {name: f"{values.mean():.1f}" for name, values in {BASELINE: theirs, **ours}.items()}
-            less = {f"{name} less {BASELINE}": interval(values - theirs) for name, values in ours.items()}
+            minus = {f"{name} minus {BASELINE}": interval(values - theirs) for name, values in ours.items()}
             line = {"region": region, "minutes": minutes, "seeds": len(champions), "tiles": len(theirs)}
-            lines.append({**line, **means, **less})
+            lines.append({**line, **means, **minus})
     return table({name: f"{{{name}}}" for name in lines[0]}, lines)
 
 

@@ -213,7 +213,7 @@ def duel_table(figures: Figures) -> str:
     for side, runs in figures["runs"].items():
         returns, speed = [run["return"] for run in runs], median(run["steps_per_s"] for run in runs)
         rows.append({"side": side, "mean": fmean(returns), "each": spread(returns, ".0f"), "speed": speed})
-    ratio = {"side": "ours better by, median of pairs", "mean": None, "each": None, "speed": figures["ratio"]}
+    ratio = {"side": "speed ratio, median over seeds", "mean": None, "each": None, "speed": figures["ratio"]}
     return table(columns, [*rows, ratio])
 
 

@@ -1,4 +1,4 @@
-"""Power curve: the smallest edge that each method finds, by information coefficient, columns and days of history.
+"""Power curve: the smallest edge that a method finds, by information coefficient, columns and days of history.
 
 The information coefficient is the correlation of a column's hidden drift, the best possible forecast, with its log
 return of the next day. Prices reveal only part of it: a Kalman filter that knows how the market was made is the most
@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Float
 
 from benchmarks.harness import Benchmark, Row, Settings, Task, train
-from benchmarks.learning.planted import SMALL, VARIANTS, all_settings, holdout_fitness, score_fitness
+from benchmarks.learning.planted import SMALL, all_settings, holdout_fitness, score_fitness
 from benchmarks.learning.study import champion_policy
 from eigen2.erl.module import ERLModule
 from eigen2.market.datamodule import MarketDataModule
@@ -30,7 +30,6 @@ RULES = TradingRules(cost_bps=1.0, slippage_bps=0.0)
 HOLDOUT_DAYS, WINDOWS = 2000, 13
 """As many windows as fit without overlap: what a weak edge earns shows in a long test only."""
 SIZES: dict[str, Any] = {"validation_days": 400, "holdout_days": HOLDOUT_DAYS, "context_days": 64}
-LEARNERS = ("erl", "gradients alone")
 SCORES = ("filter", "ridge", "momentum")
 RANDOM_DRAWS = 8
 
@@ -86,27 +85,10 @@ def measure_rules(task: Task, settings: Settings, folder: Path) -> Row:
     }
 
 
-def measure_learner(task: Task, settings: Settings, folder: Path) -> Row:
-    """Train on the market of a cell and a seed; return the holdout fitness of the champion and of all agents."""
-    return _measure_trained(*_train(task, settings, folder))
-
-
-def _train(task: Task, settings: Settings, folder: Path) -> tuple[ERLModule, MarketDataModule, float]:
-    """Train on the market of a cell and a seed; return module, data and the seconds."""
-    module, data = _make(task, settings)
-    return module, data, train(module, data, task.seed, settings["generations"], folder)
-
-
 def _make(task: Task, settings: Settings) -> tuple[ERLModule, MarketDataModule]:
-    name, case = task.case.split(": ")
-    _, data = market_data(_cell(case), task.seed, settings["small"])
-    model = {"population_size": settings["agents"], **VARIANTS[name].get("model", {})}
-    return ERLModule(**model | (SMALL["model"] if settings["small"] else {})), data
-
-
-def _measure_trained(module: ERLModule, data: MarketDataModule, seconds: float) -> Row:
-    fitness = {who: holdout_fitness(module, data, who == "champion", WINDOWS) for who in ("champion", "agents")}
-    return {**fitness, "seconds": seconds}
+    _, data = market_data(_cell(task.case), task.seed, settings["small"])
+    model = {"population_size": settings["agents"], **(SMALL["model"] if settings["small"] else {})}
+    return ERLModule(**model), data
 
 
 def mean_rank_ic(scores: Float[np.ndarray, "days columns"], data: MarketDataModule) -> float:
@@ -127,21 +109,15 @@ def _key(task: Task, settings: Settings) -> object:
     return [data.config(), WINDOWS, RANDOM_DRAWS]
 
 
-def _learner_key(task: Task, settings: Settings) -> object:
-    return [all_settings(*_make(task, settings)), WINDOWS]
-
-
 WEAK = (Cell(0.02, 100, 3000), Cell(0.05, 100, 3000))
-
-
-def _erl(task: Task) -> Task:
-    return Task(f"erl: {task.case}", task.seed)
 
 
 def measure_weak(task: Task, settings: Settings, folder: Path) -> Row:
     """Return the holdout fitness of all rules and of ERL on one market of a weak edge, and how well each ranks."""
-    module, data, seconds = _train(_erl(task), settings, folder)
-    row = measure_rules(task, settings, folder) | _measure_trained(module, data, seconds)
+    module, data = _make(task, settings)
+    row = {"seconds": train(module, data, task.seed, settings["generations"], folder)}
+    row |= measure_rules(task, settings, folder)
+    row |= {who: holdout_fitness(module, data, who == "champion", WINDOWS) for who in ("champion", "agents")}
     prices, days = data.panel.prices[:, data.investable_columns], data.panel.splits.holdout
     champion = preferences(prices, data.rules, data.account, days, champion_policy(module, data))
     return {**row, "ic": {**row["ic"], "champion": mean_rank_ic(champion, data)}}
@@ -153,7 +129,7 @@ BENCHMARKS = {
         lambda settings: [Task(str(cell), seed) for seed in range(settings["seeds"]) for cell in WEAK],
         {"seeds": 8, "generations": 25, "agents": 16, "small": False},
         {"seeds": 1, "generations": 2, "small": True},
-        key=lambda task, settings: [_key(task, settings), _learner_key(_erl(task), settings)],
+        key=lambda task, settings: [_key(task, settings), all_settings(*_make(task, settings))],
     ),
     "power-rules": Benchmark(
         measure_rules,
@@ -161,14 +137,5 @@ BENCHMARKS = {
         {"seeds": 2, "small": False},
         {"seeds": 1, "small": True},
         key=_key,
-    ),
-    "power": Benchmark(
-        measure_learner,
-        lambda settings: [
-            Task(f"{name}: {cell}", seed) for seed in range(settings["seeds"]) for name in LEARNERS for cell in CELLS
-        ],
-        {"seeds": 1, "generations": 15, "agents": 8, "small": False},
-        {"seeds": 1, "generations": 2, "small": True},
-        key=_learner_key,
     ),
 }

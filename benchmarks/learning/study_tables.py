@@ -184,7 +184,7 @@ def policies_table(figures: Figures) -> str:
 
 def excess_table(figures: Figures) -> str:
     """Return the champions' measures minus those of each other policy."""
-    columns = {"table": "{table}", "champions less": "{other}"}
+    columns = {"table": "{table}", "champions minus": "{other}"}
     columns |= {title: f"{{{measure}}}" for measure, title in DIFFERENCES.items()}
     rows = [
         {**excess, "table": name, "other": NAMES[other]}
@@ -197,7 +197,7 @@ def excess_table(figures: Figures) -> str:
 
 def rank_ic_table(figures: Figures) -> str:
     """Return how well champions, momentum and learners rank the columns, and the champions beside each."""
-    columns = {"table": "{table}", "ranked by": "{name}", "Rank IC": "{mean}", "champions less": "{champion_less}"}
+    columns = {"table": "{table}", "ranked by": "{name}", "Rank IC": "{mean}", "champions minus": "{champion_less}"}
     rows = [
         {"table": name, "name": ranker, **{key: _shown(value, "rank_ic") for key, value in found.items()}}
         | ({"champion_less": None} if ranker == CHAMPION else {})

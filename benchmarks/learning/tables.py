@@ -6,7 +6,7 @@ import numpy as np
 
 from benchmarks.harness import Figures, Row
 from benchmarks.learning.planted import RULES
-from benchmarks.learning.power_tables import draw, power_table, weak_table
+from benchmarks.learning.power_tables import power_table, weak_table
 from benchmarks.pages import Block, Page, interval, machines, table
 
 Runs = dict[str, list[Row]]
@@ -64,7 +64,7 @@ def _differences(name: str, own: list[Row], others: dict[str, tuple[list[Row], s
         gains = [_values(own, who) - _values(rows, their) for who, their in zip(WHO, theirs, strict=True)]
         better = " and ".join(str(int((gain > 0).sum())) for gain in gains) + f" of {len(rows)}"
         lines.append({"name": other, "champion": interval(gains[0]), "agents": interval(gains[1]), "better": better})
-    return table({f"{name} less": "{name}", **AGAINST}, lines)
+    return table({f"{name} minus": "{name}", **AGAINST}, lines)
 
 
 def ablation_table(figures: Figures) -> str:
@@ -78,13 +78,10 @@ def ablation_table(figures: Figures) -> str:
     return table(ABLATIONS, sorted(lines, key=lambda line: -line["agents"]))
 
 
-POWER = ("power-rules", "power")
 PAGE = Page(
     {
-        "power_rules": Block(power_table, POWER[:1]),
-        "power_rules_machine": Block(partial(machines, ["rules"]), POWER[:1]),
-        "power": Block(power_table, POWER),
-        "power_machine": Block(partial(machines, ["champions"]), POWER[1:]),
+        "power_rules": Block(power_table, ("power-rules",)),
+        "power_rules_machine": Block(partial(machines, ["rules"]), ("power-rules",)),
         "weak": Block(weak_table, ("weak",)),
         "weak_machine": Block(partial(machines, ["weak"]), ("weak",)),
         "planted": Block(fitness_table, ("planted",)),
@@ -101,5 +98,4 @@ PAGE = Page(
         "ablations": Block(ablation_table, ("ablations",)),
         "ablations_machine": Block(partial(machines, ["ablations"]), ("ablations",)),
     },
-    {"images/power.png": Block(draw, POWER)},
 )

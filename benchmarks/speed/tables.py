@@ -17,28 +17,20 @@ RUN |= {"start s": "{start_s:.1f}", "whole run min": "{minutes:.2f}", "peak RSS 
 
 def bench_table(figures: Figures) -> str:
     """Return the comparisons with references and bounds."""
-    rows = [{**row, "to_keep": UNITS[row["unit"]].format(row["bound"])} for row in figures["rows"]]
-    return table({**BENCH, "to keep": "{to_keep}"}, rows)
-
-
-def checkpoint_text(figures: Figures, run: Figures) -> str:
-    """Return how much of a generation of agents with weights of their own it takes to write their checkpoint."""
-    (seconds,) = (row["ours"] for row in figures["rows"] if row["key"] == "checkpoint_save")
-    share, threads = seconds / run["seconds"]["generation"], run["machine"]["threads"]
-    words = f"{share:.1%} of a generation of 16 agents with weights of their own, {threads} thread{'s' * (threads > 1)}"
-    return f"Writing one takes {seconds:.2f} s: {words}."
+    rows = [{**row, "target": UNITS[row["unit"]].format(row["bound"])} for row in figures["rows"]]
+    return table({**BENCH, "target": "{target}"}, rows)
 
 
 def run_table(*runs: Figures) -> str:
-    """Return seconds and peak memory of `WHOLE_RUNS`, with their goals."""
+    """Return seconds and peak memory of `WHOLE_RUNS`, with their targets."""
     rows = [
         {**run, "agents": agents, "threads": run["machine"]["threads"], "minutes": run["fit_s"] / 60}
         for run, agents in zip(runs, WHOLE_RUNS.values(), strict=True)
     ]
     for row in rows[3:]:
         row["minutes"] = None  # of fewer generations
-    goal = {"agents": "to keep", "threads": None, "seconds": dict.fromkeys(PHASES) | GOALS, "start_s": None}
-    return table(RUN, [*rows, {**goal, "minutes": MOST_MINUTES, "peak_mb": MOST_PEAK_MB}])
+    target = {"agents": "target", "threads": None, "seconds": dict.fromkeys(PHASES) | GOALS, "start_s": None}
+    return table(RUN, [*rows, {**target, "minutes": MOST_MINUTES, "peak_mb": MOST_PEAK_MB}])
 
 
 def memory_table(run: Figures) -> str:
@@ -68,9 +60,9 @@ def limit_text(figures: Figures) -> str:
 
 
 def gpu_table(figures: Figures) -> str:
-    """Return what was measured on a GPU, with its goals."""
+    """Return what was measured on a GPU, with its targets."""
     words = {True: "yes", False: "no", None: ""}
-    columns = {"what": "{what}", "measured": "{measured}", "to keep": "{goal}", "kept": "{kept}"}
+    columns = {"what": "{what}", "measured": "{measured}", "target": "{goal}", "met": "{kept}"}
     return table(columns, [{**row, "kept": words[row["kept"]]} for row in figures["rows"]])
 
 
@@ -81,7 +73,6 @@ PAGE = Page(
     {
         "machine": Block(partial(machines, SOURCES), SOURCES),
         "bench": Block(bench_table, ("bench",)),
-        "checkpoint": Block(checkpoint_text, ("bench", "full-own")),
         "run": Block(run_table, tuple(WHOLE_RUNS)),
         "memory": Block(memory_table, RUNS[1:]),
         "limit": Block(limit_text, ("limit",)),

@@ -77,4 +77,6 @@ def test_a_page_says_where_every_row_was_measured() -> None:
         "processor: this is the command's; 2 of 3 do not say whether the code had changes"
     )
     assert where({"machine": command, "runs": {"case": [new, old, {**old, "processor": "EPYC"}]}}) == both
+    silent = "Xeon, 2 cores, torch 2 with 2 threads, commit aaaaaaa"
+    assert where({"machine": command, "runs": {"case": [old, old]}}) == silent
     assert where({"machine": {**command, "dirty": None}}, old["commit"]).endswith("aaaaaaa, with or without changes")

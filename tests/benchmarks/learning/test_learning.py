@@ -46,7 +46,7 @@ def test_sides_alternate_and_are_compared_in_pairs() -> None:
     }
     lines = control.duel_table(control.side_figures(measured, control.PENDULUM)).splitlines()
     assert lines[2] == "| eigen2 | -155.0 | -150, -160 | 45.0 |"
-    assert lines[-1] == "| ours better by, median of pairs |  |  | 1.50 |"
+    assert lines[-1] == "| speed ratio, median over seeds |  |  | 1.50 |"
     with pytest.raises(UserError, match="200 steps"):
         control.side_tasks({"seeds": 2, "steps": 401}, control.PENDULUM)
 
