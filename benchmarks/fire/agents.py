@@ -160,6 +160,7 @@ PAGE = Page(
         "place": Block(place.place_table, ("fire-place",)),
         "place_machine": Block(partial(machines, ["regions"]), ("fire-place",)),
         "neighbours": Block(lambda figures: table(neighbours.COLUMNS, figures["models"]), ("fire-neighbours",)),
+        "neighbours_machine": Block(partial(machines, ["fires"]), ("fire-neighbours",)),
         "fire_validate": Block(validate_table, ("fire-validate",)),
     }
 )

@@ -3,7 +3,7 @@
 from functools import partial
 
 from benchmarks.harness import Figures
-from benchmarks.pages import Block, Page, table
+from benchmarks.pages import Block, Page, machines, table
 
 ESTIMATE = {"run of 5 generations": "{case}", "estimate MB": "{estimate_mb:,.0f}"}
 ESTIMATE |= {"peak MB": "{peak_mb:,.0f}", "ratio": "{ratio:.2f}"}
@@ -29,6 +29,7 @@ def live_text(run: Figures) -> str:
     return f"Live memory was {sizes}; over the last half its slope is {run['live_slope_kb']:+.1f} kB per generation."
 
 
+SOURCES = ("soak", "soak-fire", "full-run-1", "estimate", "memory-cost")
 PAGE = Page(
     {
         "estimate": Block(lambda figures: table(ESTIMATE, figures["cases"]), ("estimate",)),
@@ -36,5 +37,6 @@ PAGE = Page(
         "soak": Block(soak_text, ("soak",)),
         "soak_fire": Block(partial(soak_text, unit="episode"), ("soak-fire",)),
         "live": Block(live_text, ("full-run-1",)),
+        "memory_machine": Block(partial(machines, SOURCES), SOURCES),
     }
 )
