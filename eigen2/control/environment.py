@@ -1,6 +1,7 @@
 """Copies of a Gymnasium environment, stepped together: one for each agent in each window."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import gymnasium
@@ -12,17 +13,26 @@ from jaxtyping import Float32
 from torch import Tensor
 
 from eigen2.core.replay import Field
-from eigen2.errors import UserError, install_hint
+from eigen2.errors import UserError, install_hint, is_shortage, one_line
+
+
+@contextmanager
+def _errors_named(env_id: str) -> Iterator[None]:
+    """Turn whatever an environment raises, unless memory ran out, into a UserError of one line."""
+    try:
+        yield
+    except Exception as error:
+        if is_shortage(error):
+            raise
+        missing = isinstance(error, gymnasium.error.DependencyNotInstalled)
+        hint = f"; MuJoCo: {install_hint('control')}" if missing and "MuJoCo" in str(error) else ""
+        raise UserError(f"data.env_id {env_id}: {one_line(error, None)}{hint}") from error
 
 
 def make(env_id: str, settings: Mapping[str, Any], max_episode_steps: int | None) -> gymnasium.Env[Any, Any]:
     """Make one environment with flat observations; raise UserError if it does not exist or does not suit agents."""
-    try:
+    with _errors_named(env_id):
         made = gymnasium.make(env_id, max_episode_steps=max_episode_steps, disable_env_checker=True, **settings)
-    except (gymnasium.error.Error, ImportError, TypeError, ValueError) as error:
-        missing = isinstance(error, gymnasium.error.DependencyNotInstalled)
-        hint = f"; MuJoCo: {install_hint('control')}" if missing and "MuJoCo" in str(error) else ""
-        raise UserError(f"data.env_id {env_id}: {error}{hint}") from error
     action, observation = made.action_space, made.observation_space
     fault = None
     if not isinstance(action, spaces.Box) or not np.issubdtype(action.dtype, np.floating):
@@ -70,6 +80,9 @@ class ControlEnvironment:
         self._state, self._length = np.zeros((count, *shape), np.float32), np.zeros(count, np.int64)
         self._reward, self._return = np.zeros(count, np.float32), np.zeros(count)
         self._terminated, self._truncated = np.ones(count, bool), np.zeros(count, bool)
+        with _errors_named(env_id):  # some settings fail only here
+            first.reset(seed=0)
+            first.step((space.low / 2 + space.high / 2).astype(space.dtype))
 
     def native_action(self, unit: Tensor) -> Tensor:
         """Scale actions from [-1, 1], to which they are clipped, to the environment's own units."""

@@ -18,21 +18,30 @@ class Count(gymnasium.Env[np.ndarray, np.ndarray]):
     observation_space = ROOM
     action_space = spaces.Box(np.array([-2.0], np.float32), np.array([6.0], np.float32))
 
-    def __init__(self, ends: int = 4, pays: float = 1.0) -> None:
-        self.ends, self.pays = ends, pays
+    def __init__(self, ends: int = 4, pays: float = 1.0, fails: str = "") -> None:
+        self.ends, self.pays, self.fails = ends, pays, fails
+        self.fail("init")
+        if fails == "memory":
+            raise MemoryError
         self.steps: int | None = None
         self.resets = 0
+
+    def fail(self, where: str) -> None:
+        if self.fails == where:
+            raise OSError("no such\nfile")
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[np.ndarray, dict[str, Any]]:
         super().reset(seed=seed)
+        self.fail("reset")
         self.drawn = float(self.np_random.uniform())
         self.steps = 0
         self.resets += 1
         return np.array([self.drawn, 0.0]), {}
 
     def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        self.fail("step")
         assert self.steps is not None
         assert self.steps < self.ends, "stepped after its end"
         # the sooner, the larger the action: copies end at different times

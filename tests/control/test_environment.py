@@ -64,6 +64,7 @@ def test_actions_stay_within_the_space(high: float, dtype: type, monkeypatch: py
 def test_a_copy_that_ended_rests_and_nothing_resets_by_itself() -> None:
     """Count objects to a step after its end; of three steps, an action of 5 counts for two."""
     env = made(agents=2, windows=1, settings={"ends": 3}, max_episode_steps=10)
+    resets = [copy.unwrapped.resets for copy in env.copies]
     env.reset(seed=0)
     fast_and_slow = torch.tensor([5.0, 0.0]).reshape(2, 1, 1)
     ends = []
@@ -74,7 +75,7 @@ def test_a_copy_that_ended_rests_and_nothing_resets_by_itself() -> None:
     assert observation["state"][:, 0, 1].tolist() == [4.0, 3.0]
     assert reward.tolist() == [[0.0], [0.0]]
     assert not truncated.any()
-    assert [copy.unwrapped.resets for copy in env.copies] == [1, 1]
+    assert [copy.unwrapped.resets for copy in env.copies] == [before + 1 for before in resets]
     assert env.get_episode_summary()["steps"].tolist() == [2, 3]
 
 
@@ -134,3 +135,22 @@ def test_settings_of_the_environment_reach_it_and_wrong_ones_are_refused() -> No
     assert (returns > 2 * 3 * 2).all()
     with pytest.raises(UserError, match="unexpected keyword argument 'pay'"):
         made(settings={"pay": 3.0})
+
+
+@pytest.mark.parametrize(
+    ("env_id", "settings", "said"),
+    [
+        ("tests/Count-v0", {"fails": "init"}, "no such file"),
+        ("tests/Count-v0", {"fails": "reset"}, "no such file"),
+        ("tests/Count-v0", {"fails": "step"}, "no such file"),
+        ("Pendulum-v1", {"g": "abc"}, "unsupported operand"),
+    ],
+)
+def test_settings_that_fail_only_when_used_are_refused(env_id: str, settings: dict[str, str], said: str) -> None:
+    with pytest.raises(UserError, match=rf"data\.env_id {env_id}: .*{said}"):
+        made(env_id=env_id, settings=settings)
+
+
+def test_lack_of_memory_is_not_called_a_mistake() -> None:
+    with pytest.raises(MemoryError):
+        made(settings={"fails": "memory"})
