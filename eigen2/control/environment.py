@@ -37,7 +37,7 @@ def make(env_id: str, settings: Mapping[str, Any], max_episode_steps: int | None
     fault = None
     if not isinstance(action, spaces.Box) or not np.issubdtype(action.dtype, np.floating):
         fault = f"actions {action}; agents give continuous ones, a Box of floats"
-    elif not action.is_bounded():
+    elif not _is_bounded(action):
         fault = f"unbounded actions {action}; register it with a wrapper that bounds them, such as TransformAction"
     elif made.spec is None or made.spec.max_episode_steps is None:
         fault = "episodes without end; set data.max_episode_steps"
@@ -47,6 +47,13 @@ def make(env_id: str, settings: Mapping[str, Any], max_episode_steps: int | None
         raise UserError(f"data.env_id {env_id} has {fault}")
     flat = isinstance(observation, spaces.Box) and len(observation.shape) == 1
     return made if flat else FlattenObservation(made)
+
+
+def _is_bounded(space: spaces.Box) -> bool:
+    """Return whether float32 can hold the bounds and the distance between them, by which actions are scaled."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        span = space.high.astype(np.float32) - space.low.astype(np.float32)
+    return bool(np.isfinite(span).all())
 
 
 class ControlEnvironment:

@@ -68,6 +68,14 @@ class Unbounded(Count):
     action_space = spaces.Box(-np.inf, np.inf, (1,))
 
 
+class Huge(Count):
+    action_space = spaces.Box(-np.finfo(np.float32).max, np.finfo(np.float32).max, (1,))
+
+
+class Huge64(Count):
+    action_space = spaces.Box(0.0, 1e300, (1,), np.float64)
+
+
 class Sequences(Count):
     observation_space = spaces.Sequence(spaces.Discrete(2))
 
@@ -77,6 +85,8 @@ for name, kind, limit in (
     ("Endless", Count, None),
     ("Pictures", Pictures, 3),
     ("Unbounded", Unbounded, 3),
+    ("Huge", Huge, 3),
+    ("Huge64", Huge64, 3),
     ("Sequences", Sequences, 3),
 ):
     gymnasium.register(f"tests/{name}-v0", entry_point=kind, max_episode_steps=limit)

@@ -117,6 +117,8 @@ def test_dictionaries_become_vectors() -> None:
     [
         ("CartPole-v1", r"has actions Discrete\(2\); agents give continuous ones"),
         ("tests/Unbounded-v0", "has unbounded actions"),
+        ("tests/Huge-v0", "has unbounded actions"),
+        ("tests/Huge64-v0", "has unbounded actions"),
         ("tests/Endless-v0", "has episodes without end; set data.max_episode_steps"),
         ("tests/Sequences-v0", "which no vector of numbers can hold"),
         ("Pendulm-v1", "Pendulm"),
