@@ -1,6 +1,6 @@
 """Copies of a Gymnasium environment, stepped together: one for each agent in each window."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -56,6 +56,16 @@ def _is_bounded(space: spaces.Box) -> bool:
     return bool(np.isfinite(span).all())
 
 
+def _require_shapes(observations: Iterable[Any], shape: tuple[int, ...], reward: Any) -> None:
+    """Raise a ValueError if observations are of another shape than their space, or a reward is not one number."""
+    for found in map(np.shape, observations):
+        if found != shape:
+            raise ValueError(f"observations of shape {found}, where its observation space has {shape}")
+    pay = np.asarray(reward)
+    if pay.size != 1 or pay.dtype.kind not in "biuf":
+        raise ValueError(f"a reward of {reward!r}, where one number is due")
+
+
 class ControlEnvironment:
     """A copy of the environment for each agent in each window; a window's copies all begin in the same state.
 
@@ -88,8 +98,9 @@ class ControlEnvironment:
         self._reward, self._return = np.zeros(count, np.float32), np.zeros(count)
         self._terminated, self._truncated = np.ones(count, bool), np.zeros(count, bool)
         with _errors_named(env_id):  # some settings fail only here
-            first.reset(seed=0)
-            first.step((space.low / 2 + space.high / 2).astype(space.dtype))
+            before, _ = first.reset(seed=0)
+            after, reward, *_ = first.step((space.low / 2 + space.high / 2).astype(space.dtype))
+            _require_shapes((before, after), shape, reward)
 
     def native_action(self, unit: Tensor) -> Tensor:
         """Scale actions from [-1, 1], to which they are clipped, to the environment's own units."""
@@ -122,10 +133,10 @@ class ControlEnvironment:
         native = native.clip(self._space.low, self._space.high)  # float32 may round beyond a bound
         self._reward[:] = 0
         for i in np.flatnonzero(~(self._terminated | self._truncated)):
-            state, reward, self._terminated[i], self._truncated[i], _ = self.copies[i].step(native[i])
-            self._state[i], self._reward[i] = state, reward
+            self._state[i], pay, self._terminated[i], self._truncated[i], _ = self.copies[i].step(native[i])
+            self._reward[i] = np.asarray(pay).item()  # it may be an array of one number
             self._length[i] += 1
-            self._return[i] += float(reward)
+            self._return[i] += float(self._reward[i])
         reward, terminated, truncated = map(self._tensor, (self._reward, self._terminated, self._truncated))
         return {"state": self._tensor(self._state)}, reward, terminated, truncated, {}
 

@@ -18,8 +18,8 @@ class Count(gymnasium.Env[np.ndarray, np.ndarray]):
     observation_space = ROOM
     action_space = spaces.Box(np.array([-2.0], np.float32), np.array([6.0], np.float32))
 
-    def __init__(self, ends: int = 4, pays: float = 1.0, fails: str = "") -> None:
-        self.ends, self.pays, self.fails = ends, pays, fails
+    def __init__(self, ends: int = 4, pays: Any = 1.0, fails: str = "", shows: int = 2) -> None:
+        self.ends, self.pays, self.fails, self.shows = ends, pays, fails, shows
         self.fail("init")
         if fails == "memory":
             raise MemoryError
@@ -40,14 +40,15 @@ class Count(gymnasium.Env[np.ndarray, np.ndarray]):
         self.resets += 1
         return np.array([self.drawn, 0.0]), {}
 
-    def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+    def step(self, action: np.ndarray) -> tuple[np.ndarray, Any, bool, bool, dict[str, Any]]:
         self.fail("step")
         assert self.steps is not None
         assert self.steps < self.ends, "stepped after its end"
         # the sooner, the larger the action: copies end at different times
         self.steps += 1 if float(action[0]) < 4 else 2
         over = self.steps >= self.ends
-        return np.array([self.drawn, self.steps]), self.pays * float(action[0]) + self.drawn, over, False, {}
+        pay = None if self.pays is None else np.multiply(self.pays, float(action[0])) + self.drawn
+        return np.resize([self.drawn, self.steps], self.shows), pay, over, False, {}
 
 
 class Pictures(Count):

@@ -139,6 +139,24 @@ def test_settings_of_the_environment_reach_it_and_wrong_ones_are_refused() -> No
         made(settings={"pay": 3.0})
 
 
+def test_a_reward_may_be_an_array_of_one_number() -> None:
+    returns = [play(made(settings={"pays": pays}), lambda seen: torch.zeros(2, 3, 1), SEEDS) for pays in (2.0, [2.0])]
+    assert torch.equal(*returns)
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"pays": [1.0, 2.0]}, "a reward of .* where one number is due"),
+        ({"pays": None}, "a reward of None, where one number is due"),
+        ({"shows": 3}, r"observations of shape \(3,\), where its observation space has \(2,\)"),
+    ],
+)
+def test_what_cannot_be_held_is_refused(settings: dict[str, object], said: str) -> None:
+    with pytest.raises(UserError, match=rf"data\.env_id tests/Count-v0: {said}"):
+        made(settings=settings)
+
+
 @pytest.mark.parametrize(
     ("env_id", "settings", "said"),
     [
