@@ -87,15 +87,16 @@ class ControlEnvironment:
         self.copies = [make(env_id, settings or {}, max_episode_steps) for _ in range(agents * windows)]
         first = self.copies[0]
         space, shape = first.action_space, first.observation_space.shape
-        assert isinstance(space, spaces.Box) and shape is not None and first.spec is not None  # noqa: PT018
-        self.max_episode_steps = int(first.spec.max_episode_steps or 0)
+        assert isinstance(space, spaces.Box) and shape is not None  # noqa: PT018
+        assert first.spec is not None and first.spec.max_episode_steps is not None  # noqa: PT018
+        self.max_episode_steps = first.spec.max_episode_steps
         self.observation_fields = {"state": Field(shape, torch.float32)}
         low, high = (torch.from_numpy(bound.astype(np.float32)) for bound in (space.low, space.high))
         self._space, self._low, self._span = space, low, high - low
         self.action_shape = tuple(low.shape)
         count = len(self.copies)
-        self._state, self._length = np.zeros((count, *shape), np.float32), np.zeros(count, np.int64)
-        self._reward, self._return = np.zeros(count, np.float32), np.zeros(count)
+        self._state, self._reward = np.zeros((count, *shape), np.float32), np.zeros(count, np.float32)
+        self._length = np.zeros(count, np.int64)
         self._terminated, self._truncated = np.ones(count, bool), np.zeros(count, bool)
         with _errors_named(env_id):  # some settings fail only here
             before, _ = first.reset(seed=0)
@@ -119,7 +120,7 @@ class ControlEnvironment:
             raise ValueError(f"{len(seeds)} seeds for {self.windows} windows")
         for i, copy in enumerate(self.copies):
             self._state[i], _ = copy.reset(seed=int(seeds[i % self.windows]))
-        for each in (self._reward, self._terminated, self._truncated, self._length, self._return):
+        for each in (self._reward, self._terminated, self._truncated, self._length):
             each[:] = 0
         if "playing" in options:
             self._truncated[:] = ~options["playing"].numpy().reshape(-1)
@@ -136,13 +137,12 @@ class ControlEnvironment:
             self._state[i], pay, self._terminated[i], self._truncated[i], _ = self.copies[i].step(native[i])
             self._reward[i] = np.asarray(pay).item()  # it may be an array of one number
             self._length[i] += 1
-            self._return[i] += float(self._reward[i])
         reward, terminated, truncated = map(self._tensor, (self._reward, self._terminated, self._truncated))
         return {"state": self._tensor(self._state)}, reward, terminated, truncated, {}
 
     def get_episode_summary(self, windows: slice = slice(None)) -> dict[str, Tensor]:
-        """Return each agent's sums of `steps`, `return` and `terminated` episodes over windows, since `reset`."""
-        parts = {"steps": self._length, "return": self._return, "terminated": self._terminated}
+        """Return each agent's sums of `steps` and `terminated` episodes over windows, since `reset`."""
+        parts = {"steps": self._length, "terminated": self._terminated}
         return {name: self._tensor(part)[:, windows].sum(1) for name, part in parts.items()}
 
     def close(self) -> None:
