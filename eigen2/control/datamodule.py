@@ -59,7 +59,7 @@ class ControlDataModule(RolloutDataModule):
         if max_episode_steps is not None:
             require_range("data.max_episode_steps", max_episode_steps, least=1, whole=True)
         settings = {"env_id": env_id, "env_settings": dict(env_settings), "max_episode_steps": max_episode_steps}
-        self.environment: dict[str, Any] = settings
+        self.environment_settings: dict[str, Any] = settings
         self.validation_windows = validation_windows
         self._made: list[ControlEnvironment] = []
 
@@ -73,8 +73,9 @@ class ControlDataModule(RolloutDataModule):
         self.val_env = self._make(1, self.validation_windows)  # the fittest agent plays alone
 
     def _make(self, agents: int, windows: int) -> ControlEnvironment:
-        env_id, settings, steps = self.environment.values()
-        self._made.append(ControlEnvironment(env_id, agents, windows, settings, steps))
+        own = self.environment_settings
+        env_id, settings, limit = own["env_id"], own["env_settings"], own["max_episode_steps"]
+        self._made.append(ControlEnvironment(env_id, agents, windows, settings, limit))
         return self._made[-1]
 
     @property
@@ -130,24 +131,24 @@ class ControlDataModule(RolloutDataModule):
     def describe(self) -> dict[str, str]:
         """Return what to print at the start of a run, by name."""
         return {
-            "environment": f"{self.environment['env_id']}, {len(self.eval_env.copies)} copies",
+            "environment": f"{self.environment_settings['env_id']}, {len(self.eval_env.copies)} copies",
             "window": f"an episode of {self.longest_episode} steps at most",
             "validation": f"{self.validation_windows} episodes",
         }
 
     def config(self) -> dict[str, Any]:
         """Return the arguments it was made with, as the group `data` of a configuration file."""
-        environment: dict[str, Any] = to_config(self.environment)
+        environment: dict[str, Any] = to_config(self.environment_settings)
         return super().config() | environment
 
     def settings(self) -> dict[str, Any]:
         """Return the settings of every workload, and the environment's."""
         further = {"validation_windows": self.validation_windows, "gymnasium": gymnasium.__version__}
-        return super().settings() | self.environment | further
+        return super().settings() | self.environment_settings | further
 
     def inference_spec(self) -> dict[str, Any]:
         """Return the environment's id and settings; states and actions need no statistics of the fit."""
-        return dict(self.environment)
+        return dict(self.environment_settings)
 
     def teardown(self, stage: str) -> None:
         """Close the environments."""

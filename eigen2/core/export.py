@@ -29,8 +29,11 @@ WEIGHTS, CONFIG = "champion.safetensors", "champion.json"
 SIGNATURE = f"{CONFIG}.sig"
 GRAPH = "actor.onnx"  # written beside them by the command line
 ALIKE = {
-    **{"workload": "a workload", "actor": "an actor", "sizes": "networks of sizes"},
-    **{"inference": "prices, columns or rules", "data_used": "days of prices"},
+    "workload": "a workload",
+    "actor": "an actor",
+    "sizes": "networks of sizes",
+    "inference": "prices, columns or rules",
+    "data_used": "days of prices",
 }
 """Parts of the configuration in which members of an ensemble agree, and what they are."""
 
