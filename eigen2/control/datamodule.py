@@ -147,8 +147,9 @@ class ControlDataModule(RolloutDataModule):
         return super().settings() | self.environment_settings | further
 
     def inference_spec(self) -> dict[str, Any]:
-        """Return the environment's id and settings; states and actions need no statistics of the fit."""
-        return dict(self.environment_settings)
+        """Return the environment's id and settings, and `low` and `high`, the bounds to which actions are scaled."""
+        space = self.eval_env.action_space
+        return self.environment_settings | {"low": space.low.tolist(), "high": space.high.tolist()}
 
     def teardown(self, stage: str) -> None:
         """Close the environments."""

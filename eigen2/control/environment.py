@@ -92,7 +92,7 @@ class ControlEnvironment:
         self.max_episode_steps = first.spec.max_episode_steps
         self.observation_fields = {"state": Field(shape, torch.float32)}
         low, high = (torch.from_numpy(bound.astype(np.float32)) for bound in (space.low, space.high))
-        self._space, self._low, self._span = space, low, high - low
+        self.action_space, self._low, self._span = space, low, high - low
         self.action_shape = tuple(low.shape)
         count = len(self.copies)
         self._state, self._reward = np.zeros((count, *shape), np.float32), np.zeros(count, np.float32)
@@ -130,8 +130,9 @@ class ControlEnvironment:
         self, action: Float32[Tensor, "agents windows ..."]
     ) -> tuple[dict[str, Tensor], Tensor, Tensor, Tensor, dict[str, Any]]:
         """Step the copies whose episode has not ended; the others keep their last state, with reward 0."""
-        native = action.numpy().astype(self._space.dtype).reshape(len(self.copies), *self.action_shape)
-        native = native.clip(self._space.low, self._space.high)  # float32 may round beyond a bound
+        space = self.action_space
+        native = action.numpy().astype(space.dtype).reshape(len(self.copies), *self.action_shape)
+        native = native.clip(space.low, space.high)  # float32 may round beyond a bound
         self._reward[:] = 0
         for i in np.flatnonzero(~(self._terminated | self._truncated)):
             self._state[i], pay, self._terminated[i], self._truncated[i], _ = self.copies[i].step(native[i])

@@ -1,5 +1,9 @@
 """The data module of control tasks: the episodes of a test."""
 
+import re
+from pathlib import Path
+from typing import Any
+
 import gymnasium
 import numpy as np
 import pytest
@@ -7,8 +11,10 @@ import torch
 
 import tests.control.tasks  # noqa: F401 - enters them into the registry
 from eigen2.control.datamodule import TEST_EPISODES, ControlDataModule
+from eigen2.control.environment import ControlEnvironment
 from eigen2.core.datamodule import TrainedPolicies
-from eigen2.core.environment import Observation
+from eigen2.core.environment import Observation, play
+from eigen2.core.export import FORMAT, ExportedChampion, call_of
 
 
 def test_the_champion_is_tested_in_episodes_that_fit_has_not_seen() -> None:
@@ -32,3 +38,19 @@ def test_the_champion_is_tested_in_episodes_that_fit_has_not_seen() -> None:
     returns = 3 * (2 + starts)
     expected = {"test/return": float(returns.mean()), "test/return_std": float(returns.std())}
     assert metrics == pytest.approx(expected, rel=1e-5)
+
+
+def test_the_page_tells_how_an_exported_champion_acts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = ControlDataModule("Pendulum-v1")
+    data.build(1, torch.device("cpu"))
+    actor, sizes = data.make_actor(), {"inputs": {"state": [3]}, "action": [1], "context": 1}
+    config = {"format": FORMAT, "actor": call_of(type(actor)), "sizes": sizes, "inference": data.inference_spec()}
+    ExportedChampion(config, actor.state_dict()).save(tmp_path / "champion-export")
+    page = (Path(__file__).parents[2] / "docs" / "control.md").read_text()
+    (example,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    done: dict[str, Any] = {}
+    monkeypatch.chdir(tmp_path)
+    exec(example, done)
+    env = ControlEnvironment("Pendulum-v1", 1, 1)
+    returns = play(env, lambda seen: actor({"state": seen["state"][0]})[None], {"seeds": [0]})
+    assert done["total"] == pytest.approx(float(returns), rel=1e-4)

@@ -50,7 +50,7 @@ def test_actions_reach_from_the_lowest_to_the_highest() -> None:
 def test_actions_stay_within_the_space(high: float, dtype: type, monkeypatch: pytest.MonkeyPatch) -> None:
     """In float32, low + (high - low) may be more than high, and 0.3 more than that of float64."""
     env, given = made(1, 1), []
-    env._space = space = gymnasium.spaces.Box(-high / 3, high, (1,), dtype)
+    env.action_space = space = gymnasium.spaces.Box(-high / 3, high, (1,), dtype)
     low, top = (torch.from_numpy(bound.astype(np.float32)) for bound in (space.low, space.high))
     env._low, env._span = low, top - low
     monkeypatch.setattr(env.copies[0], "step", lambda action: given.append(action) or (0.0, 0.0, False, False, {}))
