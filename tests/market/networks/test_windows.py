@@ -98,7 +98,15 @@ def test_actions_lie_between_minus_1_and_1_and_values_are_one_a_row(name: str, c
     assert name in CRITICS or 0.9 < result.abs().max() <= 1, "reaches towards the ends and no further"
 
 
-@pytest.mark.parametrize("kind", [ConvolutionActor, ConvolutionCritic, CnnLstmActor, CnnLstmCritic])
+every_kind = pytest.mark.parametrize("kind", [ConvolutionActor, ConvolutionCritic, CnnLstmActor, CnnLstmCritic])
+
+
+@every_kind
+def test_networks_may_be_as_narrow_as_one_unit(kind: Callable[..., nn.Module]) -> None:
+    assert output(kind(sizes_of(), hidden=1), random_inputs(dtype=torch.float32)).isfinite().all()
+
+
+@every_kind
 def test_networks_have_weights_only_and_refuse_another_encoding(kind: Make) -> None:
     assert not list(kind(sizes_of()).buffers()), "a population holds weights only"
     averages = MarketSizes({"columns": (3, 20), "portfolio": (3, PORTFOLIO["orders"]), "market": (41,)}, (3, 2), 16)
