@@ -45,7 +45,7 @@ COLUMNS = 6
 
 def inputs_of(columns: int, batch: int = 2) -> dict[str, Tensor]:
     rng = torch.Generator().manual_seed(columns)
-    portfolio = torch.rand(batch, columns, PORTFOLIO["weights"], generator=rng)
+    portfolio = torch.rand(batch, columns, len(PORTFOLIO["weights"]), generator=rng)
     portfolio[..., 0] = torch.arange(columns) % 3 > 0
     own = {"columns": torch.randn(batch, columns, 20, generator=rng), "market": torch.randn(batch, 5, generator=rng)}
     return {**own, "portfolio": portfolio, DRAWS: torch.zeros(batch, columns, dtype=torch.int16)}

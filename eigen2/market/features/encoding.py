@@ -105,33 +105,38 @@ class MarketEncoder(ABC):
         day = observation["day"].long()
         draws = self._draws[day]
         may_open = draws >= 0 if self._members is None else (draws >= 0) & self._members[day]
-        describe = self._describe_orders if self.episode.rules.mode == "orders" else self._describe_weights
-        parts = describe(observation, may_open)
-        shape = observation["cash"].shape + draws.shape[-1:]
-        portfolio = torch.stack([part.expand(shape).float() for part in parts], dim=-1)
+        mode = self.episode.rules.mode
+        describe = self._describe_orders if mode == "orders" else self._describe_weights
+        parts, shape = describe(observation, may_open), observation["cash"].shape + draws.shape[-1:]
+        portfolio = torch.stack([parts[name].expand(shape).float() for name in PORTFOLIO[mode]], dim=-1)
         time_left = (observation["days_left"].float() / self.episode.window_days)[..., None]
         return {"portfolio": portfolio, DRAWS: draws}, time_left
 
-    def _describe_weights(self, observation: dict[str, Tensor], may_open: Tensor) -> list[Tensor]:
+    def _describe_weights(self, observation: dict[str, Tensor], may_open: Tensor) -> dict[str, Tensor]:
         """Return whether a column may be held, its weight in units of equal weights, and the cash."""
         equal = self.episode.account.max_leverage / observation["weight"].shape[-1]
-        weight = (observation["weight"].float() / equal).clamp(-CLIP, CLIP)
-        return [may_open, weight, observation["cash"].float().clamp(-CLIP, CLIP)[..., None]]
+        return {
+            "tradable": may_open,
+            "weight": (observation["weight"].float() / equal).clamp(-CLIP, CLIP),
+            "cash": observation["cash"].float().clamp(-CLIP, CLIP)[..., None],
+        }
 
-    def _describe_orders(self, observation: dict[str, Tensor], may_open: Tensor) -> list[Tensor]:
+    def _describe_orders(self, observation: dict[str, Tensor], may_open: Tensor) -> dict[str, Tensor]:
         """Return whether a column can be ordered, its position, the cash, and the room for orders."""
         episode, held_days, coefficient = self.episode, observation["held_days"], observation["coefficient"]
         least_room = episode.account.least_room(episode.rules, held_days.shape[-1])
         free = (observation["days_left"] >= episode.settlement_days) & (observation["room"].float() >= least_room)
-        orderable = may_open & (held_days == 0) & free[..., None]
-        levels = torch.iinfo(coefficient.dtype).max  # signed where short sales are allowed
-        gain = (observation["gain"].float() / 0.1).clamp(-CLIP, CLIP)
-        return [
-            *(orderable, held_days > 0, (held_days.float() / episode.rules.max_holding_days).clamp(max=CLIP), gain),
-            *(observation["target"].float() / LEVELS, coefficient.float() / levels),
-            observation["cash"].float().clamp(-CLIP, CLIP)[..., None],
-            (observation["room"].float() / episode.account.max_leverage)[..., None],
-        ]
+        return {
+            "orderable": may_open & (held_days == 0) & free[..., None],
+            "held": held_days > 0,
+            "held_days": (held_days.float() / episode.rules.max_holding_days).clamp(max=CLIP),
+            "gain": (observation["gain"].float() / 0.1).clamp(-CLIP, CLIP),
+            "target": observation["target"].float() / LEVELS,
+            # signed where short sales are allowed
+            "coefficient": coefficient.float() / torch.iinfo(coefficient.dtype).max,
+            "cash": observation["cash"].float().clamp(-CLIP, CLIP)[..., None],
+            "room": (observation["room"].float() / episode.account.max_leverage)[..., None],
+        }
 
 
 class AverageEncoder(MarketEncoder):
@@ -172,7 +177,7 @@ class AverageEncoder(MarketEncoder):
         self._table = self._table.to(device)
         held = self._table, self._forecasts, self.statistics, self.ridge_weights
         self.nbytes += sum(each.nbytes for each in held)
-        portfolio = (columns, PORTFOLIO[self.episode.rules.mode])
+        portfolio = (columns, len(PORTFOLIO[self.episode.rules.mode]))
         shapes = {"columns": (columns, self.width), RIDGE: (columns,), "portfolio": portfolio, DRAWS: (columns,)}
         self.input_shapes = {**shapes, "market": (self.groups * self.width + 1,)}
 
@@ -271,7 +276,7 @@ class WindowEncoder(MarketEncoder):
         self.nbytes += self._features.nbytes if self._features.device.type != "cpu" else 0
         columns = len(self.investable)
         shapes = {"day": (), "panel": tuple(panel.features.shape[1:]), "investable": (columns,)}
-        portfolio = (columns, PORTFOLIO[self.episode.rules.mode])
+        portfolio = (columns, len(PORTFOLIO[self.episode.rules.mode]))
         self.input_shapes = {**shapes, "portfolio": portfolio, DRAWS: (columns,), "market": (1,)}
 
     def __call__(self, observation: dict[str, Tensor]) -> Inputs:

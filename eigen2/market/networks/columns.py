@@ -15,9 +15,12 @@ from eigen2.errors import UserError, require_range
 from eigen2.market.simulation.account import AccountRules
 from eigen2.market.simulation.rules import TradingRules
 
-PORTFOLIO = {"orders": 8, "weights": 3}
+PORTFOLIO = {
+    "orders": ("orderable", "held", "held_days", "gain", "target", "coefficient", "cash", "room"),
+    "weights": ("tradable", "weight", "cash"),
+}
 """Numbers per column in the input `portfolio`, by the mode of the rules; the first is 1 if it can be traded, else 0."""
-HELD, HELD_DAYS, COEFFICIENT, ROOM = 1, 2, 5, 7  # places of further ones, of orders
+HELD, HELD_DAYS, COEFFICIENT, ROOM = map(PORTFOLIO["orders"].index, ("held", "held_days", "coefficient", "room"))
 DRAWS = "draws"  # name of the input that breaks ties between orders
 RIDGE = "ridge"  # name of the input with the forecasts of a ridge regression
 MAX_SHARPNESS = 1e6  # a sharper softmax has no gradient left

@@ -32,7 +32,7 @@ WIDTH, MARKET, COLUMNS, BATCH, AGENTS = 20, 41, 7, 5, 4
 
 PARTS = {
     "columns": (COLUMNS, WIDTH),
-    "portfolio": (COLUMNS, PORTFOLIO["orders"]),
+    "portfolio": (COLUMNS, len(PORTFOLIO["orders"])),
     DRAWS: (COLUMNS,),
     "market": (MARKET,),
 }
@@ -211,7 +211,7 @@ def blind_critic(model: TradeModel) -> nn.Module:
     """Build a critic that sees actions only through the columns they choose."""
     network = random_networks(lambda: ColumnCritic(replace(SIZES, trade_model=model)), 1)[0]
     with torch.no_grad():
-        network.get_parameter("trunk.position.weight")[:, PORTFOLIO["orders"] :] = 0
+        network.get_parameter("trunk.position.weight")[:, len(PORTFOLIO["orders"]) :] = 0
     return network
 
 
@@ -320,7 +320,7 @@ def test_the_softmax_tells_columns_apart_where_sizes_are_near_their_bound() -> N
 def test_the_gradient_of_closing_has_the_same_bits_beside_any_others() -> None:
     """Alone an agent's few numbers fill no vector register; torch.sigmoid rounds those otherwise."""
     agents, chance = 300, torch.Generator().manual_seed(0)
-    action, portfolio = torch.rand(agents, 3, generator=chance), torch.ones(agents, 3, PORTFOLIO["orders"])
+    action, portfolio = torch.rand(agents, 3, generator=chance), torch.ones(agents, 3, len(PORTFOLIO["orders"]))
 
     def gradient(own: slice) -> Tensor:
         leaf = action[own].clone().requires_grad_()

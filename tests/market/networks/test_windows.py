@@ -38,7 +38,7 @@ every_network = pytest.mark.parametrize("name", SMALL)
 def sizes_of(context: int = CONTEXT) -> MarketSizes:
     inputs = {"day": (), "panel": (ALL, FEATURES), "investable": (COLUMNS,), "market": (1,)}
     return MarketSizes(
-        {**inputs, "portfolio": (COLUMNS, PORTFOLIO["orders"]), DRAWS: (COLUMNS,)}, (COLUMNS, 2), context
+        {**inputs, "portfolio": (COLUMNS, len(PORTFOLIO["orders"])), DRAWS: (COLUMNS,)}, (COLUMNS, 2), context
     )
 
 
@@ -53,7 +53,7 @@ def random_inputs(seed: int = 1, dtype: torch.dtype = torch.float64) -> Inputs:
         "day": torch.tensor([CONTEXT + 5, 59, CONTEXT + 5, 40]),
         "panel": torch.randn(DAYS, ALL, FEATURES, generator=generator, dtype=dtype),
         "investable": INVESTABLE,
-        "portfolio": torch.randn(BATCH, COLUMNS, PORTFOLIO["orders"], generator=generator, dtype=dtype),
+        "portfolio": torch.randn(BATCH, COLUMNS, len(PORTFOLIO["orders"]), generator=generator, dtype=dtype),
         DRAWS: torch.arange(COLUMNS, dtype=torch.int16).expand(BATCH, COLUMNS),
         "market": torch.rand(BATCH, 1, generator=generator, dtype=dtype),
     }
@@ -109,7 +109,9 @@ def test_networks_may_be_as_narrow_as_one_unit(kind: Callable[..., nn.Module]) -
 @every_kind
 def test_networks_have_weights_only_and_refuse_another_encoding(kind: Make) -> None:
     assert not list(kind(sizes_of()).buffers()), "a population holds weights only"
-    averages = MarketSizes({"columns": (3, 20), "portfolio": (3, PORTFOLIO["orders"]), "market": (41,)}, (3, 2), 16)
+    averages = MarketSizes(
+        {"columns": (3, 20), "portfolio": (3, len(PORTFOLIO["orders"])), "market": (41,)}, (3, 2), 16
+    )
     with pytest.raises(UserError, match=f"^{kind.__name__} reads windows: set data.encoding to windows$"):
         kind(averages)
 
