@@ -30,10 +30,6 @@ class Ridge:
     """Fitted on all days of the fit."""
     folds: tuple[tuple[Days, Weights], ...] = ()
     """Consecutive days of the fit, and weights fitted without them."""
-    penalty: float = np.nan
-    """The one of `PENALTIES` at which forecasts of the folds correlate most with their returns."""
-    correlation: float = np.nan
-    """That correlation, over all days and columns of the fit; 0 without any."""
     worth: float = 1.0
     """1 - (`SIGNIFICANT` / t)^2, where t is the covariance of forecasts and returns in its standard errors, judged by
     the differences between folds; 0 where t is not above `SIGNIFICANT`. (Shrinkage as that of James and Stein,
@@ -69,7 +65,8 @@ def fit_ridge(describe: Describe, returns: Returns, spans: Sequence[range], purg
 
     A return is known `purged` days later, so the last `purged` days of a span are left out. The days are divided into
     folds; each is forecast by a fit without it and the `purged` days on either side (blocked cross-validation), so that
-    forecasts of the fit's own days are no better than those of later ones.
+    forecasts of the fit's own days are no better than those of later ones. The penalty is the one of `PENALTIES` at
+    which forecasts of the folds correlate most with their returns.
     """
     width = describe(np.arange(1)).shape[-1]
     days = np.concatenate([np.arange(span.start, max(span.start, span.stop - purged)) for span in spans])
@@ -92,8 +89,7 @@ def fit_ridge(describe: Describe, returns: Returns, spans: Sequence[range], purg
     worth = 1 - (SIGNIFICANT / t) ** 2 if t > SIGNIFICANT else 0.0
     scale = np.sqrt(np.isfinite(returns[days]).sum() / square[best]) if square[best] > 0 else 0.0
     scaled = tuple((fold, scale * weights[:, best]) for fold, weights in folds)
-    quality = float(PENALTIES[best]), float(correlations[best]), float(worth)
-    return Ridge(scale * _solve(total)[:, best], scaled, *quality)
+    return Ridge(scale * _solve(total)[:, best], scaled, float(worth))
 
 
 def _products(describe: Describe, returns: Returns, days: Days, width: int) -> Float[np.ndarray, "numbers numbers"]:
