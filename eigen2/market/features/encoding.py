@@ -236,7 +236,7 @@ class AverageEncoder(MarketEncoder):
         `columns` (agents, batch, columns, width); `ridge` (agents, batch, columns), the forecasts of the ridge
         regression; `portfolio` (agents, batch, columns, 8): whether the column can be ordered (priced, a member, not
         held, on a trading day, with money left), held, days held / max, unrealised gain in units of 10 percent,
-        take-profit / highest, coefficient / highest, negative for a short sale, cash / equity, and room for orders /
+        take-profit / highest, size / highest, negative for a short sale, cash / equity, and room for orders /
         max_leverage; or, where agents decide on target weights, 3: whether it may be held, its weight in units of equal
         weights, and cash / equity; `draws` (agents, batch, columns) int16, see `tie_breaks`; `market` (agents, batch,
         groups x width + 1), ending with the fraction of the window that is left.

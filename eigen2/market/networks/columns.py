@@ -77,7 +77,7 @@ class TradeModel:
         return unit * self.rules.max_coefficient * self._orders(columns)
 
     def coefficient(self, action: Tensor) -> Tensor:
-        """Return the coefficients (..., columns) that orders (..., columns, 2) in [-1, 1] have in the environment."""
+        """Return the sizes (..., columns), `coefficient` in the environment, of orders (..., columns, 2) in [-1, 1]."""
         return self.rules.native_action(action)[..., 0]
 
     def ordered_stakes(self, action: Tensor, coefficient: Tensor, portfolio: Tensor, draws: Tensor) -> Tensor:
@@ -93,7 +93,7 @@ class TradeModel:
         """
         orderable = portfolio[..., 0] > 0
         largest = self.rules.max_coefficient * self._orders(action.shape[-2])
-        # room and orders in units of the coefficient; an order has at least 1
+        # room and orders in units of the size; an order has at least 1
         room = portfolio[..., ROOM] * (self.account.max_leverage / self.account.unit_share)
         asked = coefficient.abs() * self.ordered(coefficient.detach(), orderable, draws)
         stakes = asked * (room / asked.sum(-1, keepdim=True).clamp(min=1)).clamp(max=1) / largest
@@ -107,7 +107,7 @@ class TradeModel:
     def closed_stakes(self, coefficient: Tensor, portfolio: Tensor, draws: Tensor) -> Tensor:
         """Return the stakes of the positions that are closed, as `ordered_stakes`; 0 for all other columns.
 
-        The gradient is that of a sigmoid of the coefficient for each position that may be closed.
+        The gradient is that of a sigmoid of the size for each position that may be closed.
         """
         stake = portfolio[..., COEFFICIENT].abs() / self._orders(coefficient.shape[-1])
         closed = self.closed(coefficient.detach(), portfolio, draws)
@@ -120,7 +120,7 @@ class TradeModel:
         return stake * (closed + (soft - soft.detach()))
 
     def ordered(self, coefficient: Tensor, orderable: Tensor, draws: Tensor) -> Tensor:
-        """Return whether each column is ordered, by coefficients (..., columns)."""
+        """Return whether each column is ordered, by sizes (..., columns)."""
         size = coefficient.abs() if self.rules.allow_short else coefficient
         size = torch.where(orderable & (size >= 1), size, 0)
         chosen, place = torch.zeros_like(size, dtype=torch.bool), torch.arange(size.shape[-1], device=size.device)
@@ -132,7 +132,7 @@ class TradeModel:
         return chosen
 
     def closed(self, coefficient: Tensor, portfolio: Tensor, draws: Tensor) -> Tensor:
-        """Return whether the position in each column is closed by coefficients (..., columns), where rules let it."""
+        """Return whether the position in each column is closed by sizes (..., columns), where rules let it."""
         return (coefficient * self._side(portfolio) < 1) & (portfolio[..., HELD] > 0) & (draws >= 0)
 
     def _orders(self, columns: int) -> int:
@@ -199,7 +199,7 @@ class ColumnNetwork(nn.Module):
         self.trunk = self.make_trunk(sizes, extra, hidden)
 
     def describe(self, inputs: Inputs) -> Tensor:
-        """Return the part of each token that depends only on the day, (batch, columns, hidden)."""
+        """Return the part of each token that depends on the day and the time left alone, (batch, columns, hidden)."""
         described: Tensor = self.trunk.column(inputs["columns"])
         return described.add_(self.trunk.market(inputs["market"]).unsqueeze(-2))
 
@@ -238,7 +238,7 @@ class ColumnActor(ColumnNetwork):
 
 
 class _DayTrunk(nn.Module):
-    """A token for each column that depends on the day alone, mixed with the mean of all."""
+    """A token for each column that depends on the day and the time left alone, mixed with the mean of all."""
 
     def __init__(self, sizes: Sizes, _: int, hidden: int) -> None:
         super().__init__()
@@ -255,9 +255,10 @@ class _DayTrunk(nn.Module):
 
 
 class DayColumnActor(ColumnActor):
-    """Size and take-profit of every column, or its score, by a head on tokens that depend on the day alone.
+    """Size and take-profit of every column, or its score, by a head on tokens that do not depend on the position.
 
-    Agents with a shared representation compute these tokens once for all; an agent adds its position to them.
+    They are of the day and the time left, which all agents see alike. Agents with a shared representation compute them
+    once for all; an agent adds its position.
 
     Args:
         hidden: units of the head; the trunk has twice as many.

@@ -183,7 +183,7 @@ class _CnnLstmNetwork(_WindowNetwork):
 
 
 class ConvolutionActor(_ConvolutionNetwork, ColumnActor):
-    """Coefficient and take-profit of every column, from dilated convolutions over the days of its window.
+    """Size and take-profit of every column, or its score, from dilated convolutions over the days of its window.
 
     Args:
         hidden: channels of a convolution and units of a layer.
@@ -199,7 +199,7 @@ class ConvolutionCritic(_ConvolutionNetwork, ColumnCritic):
 
 
 class CnnLstmActor(_CnnLstmNetwork, ColumnActor):
-    """Coefficient and take-profit of every column, from a CNN and an LSTM over the days of all columns.
+    """Size and take-profit of every column, or its score, from a CNN and an LSTM over the days of all columns.
 
     Args:
         hidden: units of the LSTM and of a layer.
