@@ -175,9 +175,10 @@ def fit(
 ) -> Result:
     """Train a population on daily prices, and return its champion with what tests and uses it.
 
-    It is a Trainer with an `ERLModule`, a `MarketDataModule` and the callbacks of the command line but the pictures;
-    use these for anything else. A DataFrame is kept in the folder, for `test` and the command line. An earlier run in
-    the folder is moved to `earlier/1`, `earlier/2` and so on, where its `Result` follows it.
+    It is a Trainer with an `ERLModule`, a `MarketDataModule` and the callbacks of the command line but pictures, limit
+    on memory and clean stop on signals; use these for anything else. A DataFrame is kept in the folder, for `test` and
+    the command line. An earlier run in the folder is moved to `earlier/1`, `earlier/2` and so on, where its `Result`
+    follows it.
 
     Args:
         prices: a DataFrame, see `eigen2.market.data.frames.frame_prices`, or a Parquet, CSV or Excel file; None is

@@ -206,7 +206,7 @@ def _market(data: MarketDataModule) -> tuple[Prices, TradingRules, AccountRules,
 
 
 def scores_of(data: MarketDataModule) -> dict[str, Scores]:
-    """Return the scores by which momentum and learners rank the columns of the holdout."""
+    """Return the scores by which momentum and rankers rank the columns of the holdout."""
     assert isinstance(data.encoder, AverageEncoder)
     (prices, rules, _, days), splits = _market(data), data.panel.splits
     scores = {"12-1 momentum": momentum_pct(prices, *MOMENTUM)}
@@ -217,7 +217,7 @@ def scores_of(data: MarketDataModule) -> dict[str, Scores]:
 
 
 def rank_ics(champion: Policy, data: MarketDataModule, scores: dict[str, Scores]) -> dict[str, float]:
-    """Return the mean Rank IC of champion, momentum and learners on the holdout, over the days of a decision.
+    """Return the mean Rank IC of champion, momentum and rankers on the holdout, over the days of a decision.
 
     It is 0 for one that ranks all columns alike.
     """
@@ -233,7 +233,7 @@ def simulate_all(
 ) -> dict[str, Simulation]:
     """Simulate all policies on the holdout as one window; the first orders are placed at the close before.
 
-    Momentum and learners weigh the columns by the ranks of their scores.
+    Momentum and rankers weigh the columns by the ranks of their scores.
     """
     market = prices, rules, account, days = _market(data)
     result = simulate(*market, champion)

@@ -196,7 +196,7 @@ def excess_table(figures: Figures) -> str:
 
 
 def rank_ic_table(figures: Figures) -> str:
-    """Return how well champions, momentum and learners rank the columns, and the champions beside each."""
+    """Return how well champions, momentum and rankers rank the columns, and the champions beside each."""
     columns = {"table": "{table}", "ranked by": "{name}", "Rank IC": "{mean}", "champions minus": "{champion_less}"}
     rows = [
         {"table": name, "name": ranker, **{key: _shown(value, "rank_ic") for key, value in found.items()}}

@@ -27,10 +27,10 @@ def make_parser(command: str = "data") -> Parser:
     prepare_cmd = Parser(description="Merge and clean price files into one Parquet file, with a log of every change.")
     prepare_cmd.add_argument("files", nargs="+", metavar="IN OUT.parquet", help="Input files, then the output file.")
     learnability_cmd = Parser(
-        description="Measure, before agents train, whether plain learners find anything in prices."
+        description="Measure, before agents train, whether ridge regression or boosted trees find anything in prices."
     )
     learnability_cmd.add_argument("file", type=str, metavar="FILE", help="Price file, as prepare writes it.")
-    own = "Further numeric columns that learners see, as data.features of fit."
+    own = "Further numeric columns that these see, as data.features of fit."
     learnability_cmd.add_argument("--features", type=list[str], default=[], help=own)
     past = "File of the days on which tickers may be bought, as data.membership of fit; null is all."
     learnability_cmd.add_argument("--membership", type=str | None, default=None, help=past)

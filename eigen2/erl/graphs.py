@@ -67,7 +67,7 @@ class CudaGraph:
         self._can_be_recorded = True
 
     def __call__(self) -> Any:
-        """Make the operations once, and return what the function returns."""
+        """Run the operations once, and return what the function returns."""
         if self._calls < WARM_UP:
             self._calls += 1
             current = torch.cuda.current_stream()
@@ -114,7 +114,7 @@ class Compiled:
         self._compiled: Run | None = None
 
     def __call__(self) -> Any:
-        """Make the operations once, and return what the function returns."""
+        """Run the operations once, and return what the function returns."""
         if self._compiled is None:
             try:
                 record(self._run)  # allocates what the function keeps
@@ -195,7 +195,7 @@ class Recording:
         return self._nodes[id(value)]
 
     def add(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Make an operation and record it."""
+        """Run an operation and record it."""
         if torch.Tag.nondeterministic_seeded in function.tags:
             raise CannotRecord(f"{function} draws random numbers")
         # a constant is an input, which later operations may change

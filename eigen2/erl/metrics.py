@@ -18,7 +18,7 @@ def generation_metrics(
 ) -> tuple[dict[str, float], dict[str, Tensor]]:
     """Return scalars of the generation just validated by full name, NaN if unknown so far, and all agents' summary.
 
-    Averages of fitness, in rewards per window, are over agents with a finite fitness.
+    Averages of fitness, in the workload's unit, are over agents with a finite fitness.
     """
     fitness, validation = _finite(state.fitness), _finite(state.validation)
     agents = communicator.gather(

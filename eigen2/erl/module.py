@@ -31,7 +31,7 @@ class ERLModule(PopulationModule):
 
     Args:
         population_size: agents (1 or more; evolution needs 2).
-        gradient_steps: optimizer steps of each learner per generation (0 or more; 0 is evolution alone; -1: one for
+        gradient_steps: gradient steps of each learner per generation (0 or more; 0 is evolution alone; -1: one for
             every transition that the generation adds to the replay buffer, divided among the learners).
         accumulate: micro-batches of data.batch_size whose gradients are averaged for one optimizer step (1 or more);
             small ones are computed together.

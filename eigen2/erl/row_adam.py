@@ -60,7 +60,7 @@ def _fused(rows: Tensor, grad: Tensor, state: dict[str, Tensor], group: dict[str
 
 
 def _by_operations(rows: Tensor, grad: Tensor, state: dict[str, Tensor], group: dict[str, Any]) -> None:
-    """Make algorithm 1 of Kingma and Ba, "Adam: a method for stochastic optimization", 2015."""
+    """Take a step of algorithm 1 of Kingma and Ba, "Adam: a method for stochastic optimization", 2015."""
     (beta1, beta2), average, square = group["betas"], state["exp_avg"], state["exp_avg_sq"]
     state["step"] += 1
     average.lerp_(grad, 1 - beta1)

@@ -91,7 +91,7 @@ def luck(run: RunRecord) -> Chart | None:
 
 
 def rank_ic(run: RunRecord) -> Chart | None:
-    """Return the sum of the daily Rank IC of champion and learners over the days of the test, for one horizon."""
+    """Return the sum of the daily Rank IC of champion and rankers over the days of the test, for one horizon."""
     if run.rank_ic is None:
         return None
     daily = run.rank_ic.set_index("date").filter(regex=f" {RANKED_DAYS}$")

@@ -121,7 +121,7 @@ def measures(run: RunRecord) -> list[list[str]]:
 
 
 def rankings(run: RunRecord) -> list[list[str]]:
-    """Return a table of the Rank IC of champion and learners for each horizon; empty without a test of this version."""
+    """Return a table of the Rank IC of champion and rankers for each horizon; empty without a test of this version."""
     policies = {} if run.test is None else run.test.get("information", {})
     years = sorted({year for horizons in policies.values() for each in horizons.values() for year in each["years"]})
     digits = {"mean": 4, "icir": 2, "t": 2, "p": 4}

@@ -73,7 +73,7 @@ class Market:
     benchmark: tuple[str, Float32[np.ndarray, "days 1 4"]] | None = None  # ticker and prices
     survivors: str | None = None  # how many tickers trade to the end, if prices are real
     capacity: Capacity = None  # most money that an order puts into each column
-    scores: Mapping[str, Scores] = field(default_factory=dict)  # by which learners rank the columns, by learner
+    scores: Mapping[str, Scores] = field(default_factory=dict)  # of the columns, by ranker
 
     def __post_init__(self) -> None:
         if (traded := len(self.days) - 1) < 2:
@@ -92,7 +92,7 @@ class Backtest:
     agents: Float[np.ndarray, "returns agents"]  # daily returns of the population on the same days
     tried: int  # strategies that the run has evaluated, champion and agents among them
     generation: int  # generation of the champion
-    information: dict[str, dict[int, Information]]  # Rank IC of champion and learners, by horizon
+    information: dict[str, dict[int, Information]]  # Rank IC of champion and rankers, by horizon
     excess: Interval  # the champion's growth beyond 1/N: mean daily difference of log returns x 252
     holding_days: int  # for which a decision holds
     trainings: Float[np.ndarray, " trainings"]

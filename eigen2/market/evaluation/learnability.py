@@ -1,4 +1,4 @@
-"""Whether prices hold anything that plain learners find, measured before agents train (`data learnability`)."""
+"""Whether ridge regression or boosted trees find anything in prices, before agents train (`data learnability`)."""
 
 import textwrap
 from dataclasses import dataclass
@@ -18,15 +18,15 @@ from eigen2.market.simulation.bars import last_valid
 from eigen2.market.simulation.simulate import Prices
 
 SHUFFLES = 99
-SIGNIFICANT = 0.05  # p-value below which a learner counts as better than chance
+SIGNIFICANT = 0.05  # p-value below which a ranker counts as better than chance
 UNKNOWN = "-: all scores or all returns are equal (opens are closes: 1 day earns nothing)"
 
 
 @dataclass(frozen=True)
 class Finding:
-    """What a learner finds on the holdout, beside what the same forecasts find on shuffled prices."""
+    """What a ranker finds on the holdout, beside what the same forecasts find on shuffled prices."""
 
-    learner: str
+    ranker: str
     information: Information
     shuffled: Float[np.ndarray, " shuffles"]  # mean Rank IC on each
     p: float
@@ -37,7 +37,7 @@ class Finding:
     def row(self) -> str:
         """Return the finding as a line of the table, with dashes where the Rank IC is not known."""
         own = self.information
-        start = f"{self.learner:<12}{own.horizon:>4} day{'s' if own.horizon > 1 else ' '}"
+        start = f"{self.ranker:<12}{own.horizon:>4} day{'s' if own.horizon > 1 else ' '}"
         if not len(own.known):
             return f"{start}{'-':>9}{'-':>8}{'-':>7}{'-':>19}{'-':>9}"
         low, high = (f"{np.percentile(self.shuffled, percent):.3f}" for percent in (5, 95))
@@ -71,7 +71,7 @@ def _take(moves: np.ndarray, columns: np.ndarray) -> np.ndarray:
 
 
 def find(encoder: AverageEncoder, panel: MarketPanel, rng: np.random.Generator) -> list[Finding]:
-    """Fit learners to the training days for each horizon, and score them on the holdout and on shuffles of it."""
+    """Fit rankers to the training days for each horizon, and score them on the holdout and on shuffles of it."""
     days, rules = panel.splits.holdout, encoder.episode.rules
     prices = panel.prices[:, encoder.investable]
     scores = {
@@ -129,10 +129,10 @@ def verdict(findings: list[Finding]) -> str:
     if best.p < SIGNIFICANT:
         horizon = best.information.horizon
         return (
-            f"There is something to learn: {best.learner} ranks the columns better than chance, most surely over "
+            f"There is something to learn: {best.ranker} ranks the columns better than chance, most surely over "
             f"{horizon} day{'s' * (horizon > 1)} ({tried}). Agents have to find more than that, net of costs."
         )
     return (
-        f"Nothing found: no learner ranks the columns better than chance ({tried}). What agents find here is likely "
+        f"Nothing found: no ranker ranks the columns better than chance ({tried}). What agents find here is likely "
         "luck; bring more columns, days or features before a long training."
     )

@@ -1,4 +1,4 @@
-"""Rankings that plain learners, without agents, make of the columns: ridge regression and boosted trees."""
+"""Rankings of the columns by ridge regression and boosted trees, without agents."""
 
 import numpy as np
 
@@ -12,7 +12,7 @@ from eigen2.market.simulation.policies import of_orderable
 
 
 def fit_rankers(encoder: MarketEncoder, panel: MarketPanel, horizon: int, days: range) -> dict[str, Scores]:
-    """Return the scores of `days` by learner, of all columns that agents may order that day; NaN on others.
+    """Return the scores of `days` by ranker, of all columns that agents may order that day; NaN on others.
 
     They learn from the training days, and choose by the validation days when to stop, what a position earns over
     `horizon` days, known before `days`, from averages, whatever agents see. LightGBM is left out where it is not

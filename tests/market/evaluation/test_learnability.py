@@ -54,7 +54,7 @@ def test_luck_counts_all_findings() -> None:
     chance = np.array([[1.0, -2], [-1, 2], [1, 2], [-1, -2]])  # deviations 1 and 2
     np.testing.assert_allclose(luck(np.array([1.0, 1.9]), chance), [4 / 5, 4 / 5])
     np.testing.assert_allclose(luck(np.array([1.1, -2.0]), chance), [1 / 5, 5 / 5])
-    np.testing.assert_allclose(luck(np.zeros(1), np.zeros((3, 1))), [1])  # a learner that ranks nothing
+    np.testing.assert_allclose(luck(np.zeros(1), np.zeros((3, 1))), [1])  # a ranker that ranks nothing
 
 
 @pytest.mark.parametrize("signal", [0.5, 0.0])
