@@ -7,7 +7,7 @@ import numpy as np
 from jaxtyping import Float, Float32, Shaped
 
 from eigen2.market.data.cleaning.defects import CLOSE_BASIS_ROWS, CLOSE_BASIS_SHARE
-from eigen2.market.data.cleaning.levels import Bars, find_jumps, find_spikes, split_ratio
+from eigen2.market.data.cleaning.levels import Bars, find_jumps, find_spikes, repeated, split_ratio
 from eigen2.market.data.cleaning.policy import Limits
 from eigen2.market.data.source import CLOSE, LISTED_DAYS
 
@@ -27,6 +27,8 @@ class TickerCheck:
     """Days on which they look as if a split were not adjusted."""
     close_basis: bool
     """Whether closes are adjusted and the other prices are not."""
+    repeated: Shaped[np.ndarray, " copies"]
+    """Days whose row is a copy of the one before."""
 
 
 def check_ticker(values: Float[np.ndarray, "days 5"], dates: Shaped[np.ndarray, " days"]) -> TickerCheck:
@@ -39,25 +41,28 @@ def check_ticker(values: Float[np.ndarray, "days 5"], dates: Shaped[np.ndarray, 
     tolerance = limits.tolerance_bps / 10_000
     outside = np.sum((bars.close > bars.high * (1 + tolerance)) | (bars.close < bars.low * (1 - tolerance)))
     basis = bool(outside > CLOSE_BASIS_SHARE * len(row) and outside >= CLOSE_BASIS_ROWS)
-    whole = np.ones(len(row), np.bool_)
+    copies, whole = bars.days[repeated(bars)], np.ones(len(row), np.bool_)
     bars = bars.comparable(whole, whole & basis)
     last = bars.last_close
     if np.isnan(split_ratio(bars, limits)).all() and not (bars.open < last * (1 - limits.jump)).any():
-        return TickerCheck(dates[:0].copy(), basis)  # mostly, and the rest takes longer
+        return TickerCheck(dates[:0].copy(), basis, copies)  # mostly, and the rest takes longer
     bars = bars.take(~find_spikes(bars, limits))
-    return TickerCheck(bars.days[find_jumps(bars, limits)[1]], basis)
+    return TickerCheck(bars.days[find_jumps(bars, limits)[1]], basis, copies)
 
 
 def repair_lines(checks: Mapping[str, TickerCheck], file: str) -> list[str]:
     """Describe what `check_ticker` found in all tickers, one line for each kind, with the command that repairs it."""
-    repairs = f"python -m eigen2.cli data prepare {file} OUT.parquet repairs them"
+    prepare = f"python -m eigen2.cli data prepare {file} OUT.parquet"
     lines = []
     if splits := [(ticker, day) for ticker, check in checks.items() for day in check.splits]:
         (ticker, day), count = splits[0], f"{len(splits)} split{'s' * (len(splits) > 1)}"
-        lines.append(f"prices do not seem to be adjusted for {count}, first {ticker} on {day}: {repairs}")
+        lines.append(f"prices do not seem to be adjusted for {count}, first {ticker} on {day}: {prepare} repairs them")
     if basis := [ticker for ticker, check in checks.items() if check.close_basis]:
         count = f"{len(basis)} of {len(checks)} tickers, first {basis[0]}"
-        lines.append(f"closes of {count}, are adjusted, and their open, high and low are not: {repairs}")
+        lines.append(f"closes of {count}, are adjusted, and their open, high and low are not: {prepare} repairs them")
+    if copies := [(ticker, day) for ticker, check in checks.items() for day in check.repeated]:
+        (ticker, day), count = copies[0], f"{len(copies)} row{'s' * (len(copies) > 1)}"
+        lines.append(f"{count} copied from the day before, first {ticker} on {day}: {prepare} masks them")
     return lines
 
 

@@ -13,7 +13,7 @@ from eigen2.market.data.cleaning.defects import find
 from eigen2.market.data.cleaning.policy import Limits
 from eigen2.market.data.panel import build_panel
 from eigen2.market.data.sample import sample_path
-from eigen2.market.data.source import PRICE_COLUMNS, read_prices
+from eigen2.market.data.source import PRICE_COLUMNS, VALUES, read_prices
 from eigen2.market.synthetic.generator import SyntheticMarket
 from tests.command import eigen2
 from tests.market.data.test_files import table, write
@@ -67,6 +67,17 @@ def test_closes_that_are_adjusted_alone_are_named_and_are_no_splits(caplog: pyte
     assert caplog.messages == [
         "closes of 3 of 40 tickers, first S0037, are adjusted, and their open, high and low are not: "
         "python -m eigen2.cli data prepare PRICES OUT.parquet repairs them"
+    ]
+
+
+def test_copied_rows_are_counted(caplog: pytest.LogCaptureFixture) -> None:
+    prices = MARKET.generate()
+    rows = prices.index[prices["ticker"] == "S0002"][100:102]
+    prices.loc[rows[1], list(VALUES)] = prices.loc[rows[0], list(VALUES)]
+    build_panel(prices, **SIZES)
+    assert caplog.messages == [
+        f"1 row copied from the day before, first S0002 on {prices.loc[rows[1], 'date']:%Y-%m-%d}: "
+        "python -m eigen2.cli data prepare PRICES OUT.parquet masks them"
     ]
 
 

@@ -8,7 +8,7 @@ import pandas as pd
 from jaxtyping import Bool, Float
 
 from eigen2.market.data.cleaning.blocks import Calendar
-from eigen2.market.data.cleaning.levels import Bars, any_of, find_jumps, find_spikes, split_factors
+from eigen2.market.data.cleaning.levels import Bars, any_of, find_jumps, find_spikes, repeated, split_factors
 from eigen2.market.data.cleaning.policy import DEFECTS, Limits
 from eigen2.market.data.source import (
     CLOSE,
@@ -77,8 +77,10 @@ def find(block: pd.DataFrame, calendar: Calendar, limits: Limits, indicators: Se
     cells["wick"] = _cells(len(block), {column: mask & bars for column, mask in wicks.items()})
     prices = _without(prices, cells["wick"])
     has_close = ~np.isnan(prices[:, CLOSE]) & priced
-    alone = has_close & ~any_of(found, "duplicate", "conflicting_duplicate", "weekend", "stray_day")
+    single = ~any_of(found, "duplicate", "conflicting_duplicate", "weekend", "stray_day")
+    alone = has_close & single
     rows = replace(rows, open=prices[:, OPEN], high=prices[:, HIGH], low=prices[:, LOW], close=prices[:, CLOSE])
+    found["repeated_row"] = np.isin(rows.row, rows.row[single][repeated(rows.take(single))]) & priced
     found["reused_ticker"] = _reused(rows.take(alone), rows, calendar)
     compared = rows.comparable(alone & ~found["reused_ticker"], found["close_basis"])
     spike = find_spikes(compared, limits)

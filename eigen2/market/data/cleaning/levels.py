@@ -128,6 +128,13 @@ def any_of(found: Mapping[str, Mask], *defects: str) -> Mask:
     return np.asarray(np.logical_or.reduce([found[name] for name in defects]))
 
 
+def repeated(bars: Bars) -> Mask:
+    """Return which bars copy the one before, its volume too, although it was traded and its price moved."""
+    values = np.stack([getattr(bars, name) for name in VALUES], axis=1)
+    same = (bars.ticker[1:] == bars.ticker[:-1]) & (values[1:] == values[:-1]).all(axis=1)
+    return np.append(False, same)[: len(values)] & (bars.high > bars.low) & (bars.volume > 0)
+
+
 def find_spikes(bars: Bars, limits: Limits) -> Mask:
     """Return which bars belong to an excursion: the price is at another level for a while and then back.
 

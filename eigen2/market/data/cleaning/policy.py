@@ -98,6 +98,9 @@ class CleaningPolicy:
     times the median volume of 20 rows before, in money if it falls, or a range wider than a quarter, is kept if the
     next open is nearer to it than to the last close: it is real. mask empties the first row at the new level. Nothing
     is masked after a row without a close."""
+    repeated_row: Unrepairable = "mask"
+    """All prices and the volume are those of the ticker's row before, on a day on which the price moved: a copy, whose
+    open was known the day before."""
     stale_run: Unrepairable = "mask"
     """One price all day, equal to the last close, and no volume in many consecutive rows: a halted or delisted
     ticker."""
@@ -134,6 +137,7 @@ MEANINGS = {
     "spike": "leaves its level and comes back",
     "split_like": "split or spin-off, not adjusted",
     "jump": "far from the last close, unconfirmed",
+    "repeated_row": "copy of the row before",
     "stale_run": "last close repeated without volume",
     "zero_volume": "nothing traded",
     "unknown_volume": "volume not known",

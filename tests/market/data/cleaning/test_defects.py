@@ -12,7 +12,7 @@ from eigen2.errors import UserError
 from eigen2.market.data.cleaning.blocks import Calendar
 from eigen2.market.data.cleaning.defects import find
 from eigen2.market.data.cleaning.policy import DEFECTS, Limits
-from eigen2.market.data.source import PRICE_COLUMNS, read_prices
+from eigen2.market.data.source import PRICE_COLUMNS, VALUES, read_prices
 from eigen2.market.synthetic.generator import SyntheticMarket
 from tests.market.data.cleaning.rows import as_block, business_days, calendar_of, defects, fillers, flat, series, table
 
@@ -305,7 +305,7 @@ def test_a_day_unlike_others_is_no_split() -> None:
 )
 def test_volume_tells_a_crash_from_a_split(ratio: float, volume: float, expected: set[str]) -> None:
     # an outlier among the days before does not change their median, and what is older than 20 days has no weight
-    before = {row: {"volume": 5000.0} for row in (*range(9), 15)}
+    before = {row: {"volume": 5000.0 + row} for row in (*range(9), 15)}
     block = with_rows([100.0] * 30 + [100 * ratio] * 4, before | {30: {"volume": volume}})
     assert defects(block) == only({30: expected}, 34)
 
@@ -462,6 +462,21 @@ def test_levels_as_bar_by_bar() -> None:
         assert names == reference_levels(bars, limits), ticker
 
 
+def test_a_row_that_copies_the_one_before() -> None:
+    block = series([100.0, 101.0, 102.0, 103.0, 104.0])
+    block.loc[2:3, list(VALUES)] = block.loc[1, list(VALUES)].tolist()
+    assert defects(block) == only({2: {"repeated_row"}, 3: {"repeated_row"}}, 5)
+    # not one of another ticker, of one price, of another or unknown volume, or of a row before that is not usable
+    other = block.assign(ticker=["A", "A", "B", "C", "C"])
+    flat_bar = block.assign(**dict.fromkeys(PRICE_COLUMNS, block["close"]))
+    for changed in (other, flat_bar, block.assign(volume=[1.0, 2.0, 3.0, 4.0, 5.0])):
+        assert defects(changed) == only({}, 5)
+    assert defects(block.assign(volume=np.nan)) == [{"unknown_volume"}] * 5
+    assert defects(with_rows([100.0, 101.0, 100.0, 101.0], {2: {"close": np.nan}}).assign(volume=9.0)) == only(
+        {2: {"missing_price"}}, 4
+    )
+
+
 def test_stale_runs() -> None:
     five = table(flat("A", [9.0, 10.0] + [10.0] * 5 + [11.0], volume=0.0))
     # the first of the run is the last price that was made
@@ -551,6 +566,7 @@ def test_limits_have_ranges() -> None:
                 "spike": 4,
                 "wick": 1,
                 "split_like": 4,
+                "repeated_row": 277,
             },
         ),
     ],

@@ -42,7 +42,9 @@ def path(event: pd.Series) -> pd.DataFrame:
     close_only = np.isnan(event["volume"])
     wide = np.where((stale & (np.arange(len(closes)) > DAYS_BEFORE)) | close_only, 0.0, 0.005)
     frame = pd.DataFrame({"date": days, "ticker": event["name"], "open": closes, "high": closes * (1 + wide)})
-    frame = frame.assign(low=closes * (1 - wide), close=closes, volume=np.nan if close_only else 1e6)
+    frame = frame.assign(
+        low=closes * (1 - wide), close=closes, volume=np.nan if close_only else 1e6 - np.arange(len(days))
+    )
     frame.loc[DAYS_BEFORE, list(VALUES)] = [*event[list(VALUES)[:4]], event["volume"] * 1e6]
     if event["expected"] == "keep" and not close_only:
         # days after a crash are wild: their bars go from close to close

@@ -30,7 +30,11 @@ def test_every_find_is_labelled_and_at_most_a_tenth_is_false(name: str) -> None:
     found = find(block, calendar_of(block), Limits()).rows
     days = block["date"].dt.strftime("%Y-%m-%d")
     finds = {
-        (block["ticker"][row], "all" if defect == "close_basis" else days[row], defect)
+        (
+            "all" if defect == "repeated_row" else block["ticker"][row],
+            "all" if defect == "close_basis" else days[row],
+            defect,
+        )
         for defect, mask in found.items()
         for row in np.flatnonzero(mask)
         if defect not in FACTS

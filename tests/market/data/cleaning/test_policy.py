@@ -200,15 +200,16 @@ def test_of_duplicates_one_row_stays() -> None:
     good, other = (100.0, 102.0, 99.0, 101.0, 50.0), (100.0, 102.0, 99.0, 100.0, 50.0)
     day = "2020-01-07"
     rows = [("2020-01-06", "A", *good), (day, "A", *other), (day, "A", *good), (day, "A", 0.0, 0.0, 0.0, 0.0, 0.0)]
-    block = table([*rows, ("2020-01-08", "A", *good)])
+    after = (*good[:4], 51.0)
+    block = table([*rows, ("2020-01-08", "A", *after)])
     out, log = cleaned(block)
-    np.testing.assert_array_equal(values(out), [list(good), NOTHING, list(good)])
+    np.testing.assert_array_equal(values(out), [list(good), NOTHING, list(after)])
     assert changes(log) == ["conflicting_duplicate drop", "conflicting_duplicate mask", "duplicate drop"]
     out, log = cleaned(block, CleaningPolicy(conflicting_duplicate="repair"))
-    assert values(out) == [list(good)] * 3
+    assert values(out) == [list(good), list(good), list(after)]
     assert list(log["action"]) == ["drop", "drop"]
     out, _ = cleaned(block, CleaningPolicy(conflicting_duplicate="drop"))
-    assert values(out) == [list(good)] * 2
+    assert values(out) == [list(good), list(after)]
     # the last of those that are not dropped for another reason
     outside = table([*rows[:3], (day, "A", 100.0, 102.0, 99.0, 300.0, 50.0)])
     out, log = cleaned(outside, CleaningPolicy(conflicting_duplicate="repair", outside_bar="drop"))
@@ -228,7 +229,7 @@ def test_a_row_that_is_dropped_for_one_reason_is_not_masked_for_another() -> Non
     both = one_bad_row({"open": 0.0, "high": 90.0})
     out, log = cleaned(both)
     assert changes(log) == ["nonpositive_price mask", "high_below_low mask"]
-    np.testing.assert_array_equal(values(out)[2], [np.nan] * 3 + [102.0, 100.0])
+    np.testing.assert_array_equal(values(out)[2], [np.nan] * 3 + [102.0, both.loc[2, "volume"]])
     pd.testing.assert_frame_equal(taken_back(out, log), both)
 
 
