@@ -37,7 +37,7 @@ def check_ticker(values: Float[np.ndarray, "days 5"], dates: Shaped[np.ndarray, 
     Values are open, high, low, close and volume, NaN where missing; the close is missing on days without trading.
     """
     row, limits = np.flatnonzero(np.isfinite(values[:, CLOSE])), Limits()
-    bars = Bars(row, np.zeros_like(row), dates[row], *values[row].T)
+    bars = Bars(row, np.zeros_like(row), dates[row], *values[row].T, np.diff(row, prepend=row[:1] - 1) > 1)
     tolerance = limits.tolerance_bps / 10_000
     outside = np.sum((bars.close > bars.high * (1 + tolerance)) | (bars.close < bars.low * (1 - tolerance)))
     basis = bool(outside > CLOSE_BASIS_SHARE * len(row) and outside >= CLOSE_BASIS_ROWS)

@@ -70,6 +70,14 @@ def test_closes_that_are_adjusted_alone_are_named_and_are_no_splits(caplog: pyte
     ]
 
 
+def test_prepared_prices_are_not_sent_back(caplog: pytest.LogCaptureFixture) -> None:
+    prices = with_splits({"S0002": 10.0})
+    first = prices.index[(prices["ticker"] == "S0002") & (prices["date"] >= prices["date"].unique()[150])][0]
+    prices.loc[first, list(VALUES)] = np.nan  # a jump that was masked
+    build_panel(prices, **SIZES)
+    assert not any("split" in message for message in caplog.messages)
+
+
 def test_copied_rows_are_counted(caplog: pytest.LogCaptureFixture) -> None:
     prices = MARKET.generate()
     rows = prices.index[prices["ticker"] == "S0002"][100:102]

@@ -62,10 +62,7 @@ def clean(
         rows[rows] = block.loc[rows, KEYS].duplicated(keep="last").to_numpy()
         change(rows, "conflicting_duplicate", "drop", _all_emptied)
     for name in actions:
-        rows = found.rows[name]
-        # no return spans a row without a close, so there is nothing to mask after it
-        rows = rows & ~_after_empty(block, gone) if name in ("split_like", "jump") else rows
-        wrong = found.cells.get(name)
+        rows, wrong = found.rows[name], found.cells.get(name)
         if actions[name] == "mask":
             change(rows, name, "mask", _all_emptied if wrong is None else partial(_emptied, wrong))
         elif name == "unknown_volume":
@@ -101,15 +98,6 @@ def _check_failures(block: pd.DataFrame, found: Mapping[str, Mask], actions: Map
                 f"{found[name].sum()} rows are {name}, first {str(first['ticker'])!r} on {first['date']:%Y-%m-%d}"
                 f" ({values}): correct them, or set --policy.{name} {getattr(CleaningPolicy(), name)}"
             )
-
-
-def _after_empty(block: pd.DataFrame, gone: Mask) -> Mask:
-    """Return which of the remaining rows follow a row without a close in the files."""
-    kept = np.flatnonzero(~gone)
-    empty = block["close"].isna().to_numpy()
-    after = np.zeros(len(block), dtype=np.bool_)
-    after[kept[1:]] = empty[kept[:-1]]
-    return after
 
 
 def _all_emptied(at: Places, before: Rows) -> Rows:

@@ -51,7 +51,10 @@ Floats = Float[np.ndarray, " bars"]
 
 @dataclass(frozen=True)
 class Bars:
-    """Rows of a block as arrays, by ticker (numbered) and day (datetime64[D]); `row` is the position in the block."""
+    """Rows of a block as arrays, by ticker (numbered) and day (datetime64[D]).
+
+    `row` is the position in the block; `resumes` says whether the ticker's row before has neither open nor close.
+    """
 
     row: Int[np.ndarray, " bars"]
     ticker: Int[np.ndarray, " bars"]
@@ -61,12 +64,15 @@ class Bars:
     low: Floats
     close: Floats
     volume: Floats
+    resumes: Mask
 
     @staticmethod
     def of(block: pd.DataFrame) -> Bars:
         """Return all rows of a block."""
         ticker, days = pd.factorize(block["ticker"])[0], block["date"].to_numpy().astype("datetime64[D]")
-        return Bars(np.arange(len(block)), ticker, days, *(block[name].to_numpy() for name in VALUES))
+        empty = block[["open", "close"]].isna().all(axis=1).to_numpy()
+        resumes = np.append(False, empty[:-1] & (ticker[1:] == ticker[:-1]))[: len(block)]
+        return Bars(np.arange(len(block)), ticker, days, *(block[name].to_numpy() for name in VALUES), resumes)
 
     def take(self, kept: Mask) -> Bars:
         """Return some of the bars."""
@@ -159,11 +165,13 @@ def find_jumps(bars: Bars, limits: Limits) -> tuple[Mask, Mask]:
     A jump is confirmed, and not returned, if the market traded it (a range of more than `ORDINARY_RANGE`, or much more
     volume than before) and the next open is nearer to the new close than to the old one. After another jump there are
     two levels, the one left and the one reached. A bar that is back at the first, or stays at the second, is no jump.
-    The bars must be without spikes.
+    Neither is one that resumes: nothing is known of the day before, or it was a jump itself, and is masked. The bars
+    must be without spikes.
     """
     last, reach = bars.last_close, bars.two_ticks
     ratio = split_ratio(bars, limits)
     far = _far(bars.open, last, reach, limits) | _far(bars.close, last, reach, limits)
+    far, ratio = far & ~bars.resumes, np.where(bars.resumes, np.nan, ratio)
     jump, split = np.zeros((2, len(last)), dtype=np.bool_)
     level = np.nan
     for bar in np.flatnonzero(far | ~np.isnan(ratio)).tolist():

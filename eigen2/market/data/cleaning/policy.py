@@ -96,8 +96,8 @@ class CleaningPolicy:
     jump: Unrepairable = "mask"
     """Open or close is far from the last close, and neither volume nor the next price confirms it. A jump with 4
     times the median volume of 20 rows before, in money if it falls, or a range wider than a quarter, is kept if the
-    next open is nearer to it than to the last close: it is real. mask empties the first row at the new level. Nothing
-    is masked after a row without a close."""
+    next open is nearer to it than to the last close: it is real. mask empties the first row at the new level. In a row
+    after one without prices no jump and no split is looked for."""
     repeated_row: Unrepairable = "mask"
     """All prices and the volume are those of the ticker's row before, on a day on which the price moved: a copy, whose
     open was known the day before."""

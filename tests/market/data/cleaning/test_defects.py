@@ -369,6 +369,13 @@ def test_jumps_are_a_ticker_s_own_and_go_over_holes_and_unusable_rows() -> None:
     assert defects(wrong) == only({2: {"outside_bar"}}, 5)
 
 
+def test_after_an_empty_row_there_is_no_jump_and_no_split() -> None:
+    """It may have been a jump, of which the rest stayed."""
+    for ratio in (0.5, 0.38, 0.1, 3.0):
+        block = with_rows([100.0, 101.0, 100.0, *[100 * ratio] * 3], {2: dict.fromkeys(VALUES, np.nan)})
+        assert defects(block) == only({2: {"missing_price"}}, 6)
+
+
 @pytest.mark.parametrize("off", [0.985, 1.0, 1.015])
 def test_splits(off: float) -> None:
     """The open is the last close times the ratio, or nearly."""

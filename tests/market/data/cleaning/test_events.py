@@ -94,6 +94,12 @@ def test_what_is_done_to_each_event() -> None:
         pd.testing.assert_frame_equal(after[list(VALUES)], expected, obj=event["name"], rtol=1e-12)
 
 
+def test_prepared_events_have_nothing_to_repair() -> None:
+    _, cleaned = tables()
+    again = find(cleaned, calendar_of(cleaned), Limits()).rows
+    assert {name for name, rows in again.items() if rows.any()} == {"missing_price", "unknown_volume"}
+
+
 def test_without_volume_the_range_of_a_day_confirms_a_crash() -> None:
     kept = events()[events()["expected"] == "keep"]
     raw = pd.concat([*(path(event).assign(volume=np.nan) for _, event in kept.iterrows()), fillers(DAYS)])
