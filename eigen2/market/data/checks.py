@@ -44,7 +44,8 @@ def check_ticker(values: Float[np.ndarray, "days 5"], dates: Shaped[np.ndarray, 
     copies, whole = bars.days[repeated(bars)], np.ones(len(row), np.bool_)
     bars = bars.comparable(whole, whole & basis)
     last = bars.last_close
-    if np.isnan(split_ratio(bars, limits)).all() and not (bars.open < last * (1 - limits.jump)).any():
+    least, most = last * (1 - limits.jump), last / (1 - limits.jump)
+    if np.isnan(split_ratio(bars, limits)).all() and not ((bars.open < least) | (bars.open > most)).any():
         return TickerCheck(dates[:0].copy(), basis, copies)  # mostly, and the rest takes longer
     bars = bars.take(~find_spikes(bars, limits))
     return TickerCheck(bars.days[find_jumps(bars, limits)[1]], basis, copies)

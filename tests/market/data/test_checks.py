@@ -31,6 +31,7 @@ def with_splits(ratios: dict[str, float], first: int = 150) -> pd.DataFrame:
         row = prices.index[later][0]
         scale = prices.loc[row - 1, "close"] / ratio / prices.loc[row, "open"]
         prices.loc[later, [*PRICE_COLUMNS]] *= scale
+        prices.loc[later, "volume"] /= scale
     return prices
 
 
@@ -89,8 +90,9 @@ def test_copied_rows_are_counted(caplog: pytest.LogCaptureFixture) -> None:
     ]
 
 
-def test_a_spin_off_counts_as_a_split(caplog: pytest.LogCaptureFixture) -> None:
-    build_panel(with_splits({"S0003": 2.37}), **SIZES)
+@pytest.mark.parametrize("ratio", [2.37, 1 / 12])
+def test_a_spin_off_and_a_reverse_split_count_as_splits(ratio: float, caplog: pytest.LogCaptureFixture) -> None:
+    build_panel(with_splits({"S0003": ratio}), **SIZES)
     assert ["1 split, first S0003" in message for message in caplog.messages] == [True]
 
 

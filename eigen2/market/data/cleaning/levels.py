@@ -242,19 +242,22 @@ def _back_at(bars: Bars, first: int, factor: float, longest: int) -> int | None:
 def _is_split(bars: Bars, bar: int, ratio: float, limits: Limits) -> bool:
     """Return whether the price was divided: an ordinary day at a new level, without the trading of a crash.
 
-    By a usual ratio, up or down; by any other only downward, as at a spin-off, and if the volume says so. Where volume
-    and range leave it open, the days after must be calm, and the open very close to the ratio if no volume is known.
+    By a usual ratio, up or down; by any other downward, as at a spin-off, if the volume says so; and upward by any and
+    whatever the day's range, if no more shares than usual were traded. Where volume and range leave it open, the days
+    after must be calm, and the open very close to the ratio if no volume is known.
     """
     later = bars.close[bar + 1 : min(bar + 1 + CONFIRMING_ROWS, bars.end(bar))]
-    if len(later) == 0 or bars.high[bar] > bars.low[bar] * ORDINARY_RANGE:
+    if len(later) == 0:
         return False
     left, reached = (np.abs(np.log(later / level)) for level in bars.close[[bar - 1, bar]])
-    volume = bars.relative_volume(bar)
+    volume, wide = bars.relative_volume(bar), bars.high[bar] > bars.low[bar] * ORDINARY_RANGE
     if not (reached < left).all() or volume >= VOLUME_OF_JUMP:
         return False
-    if np.isnan(ratio):
-        falls = bars.open[bar] < bars.close[bar - 1] * (1 - limits.jump) and bars.high[bar] > bars.low[bar]
-        return bool(falls and volume > 0 and _is_calm(bars, bar))
+    if wide or np.isnan(ratio):
+        change = bars.open[bar] / bars.close[bar - 1]
+        falls = change < 1 - limits.jump and not wide
+        rises = change > max(1 / (1 - limits.jump), WHOLE[0]) and volume <= 1
+        return bool((falls or rises) and volume > 0 and bars.high[bar] > bars.low[bar] and _is_calm(bars, bar))
     if np.isnan(volume):
         off = abs(np.log(bars.open[bar] / bars.close[bar - 1] / ratio))
         return bool(off <= np.log1p(CLOSE_TO_RATIO) and _is_calm(bars, bar))

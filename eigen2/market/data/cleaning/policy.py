@@ -90,9 +90,11 @@ class CleaningPolicy:
     split_like: Action = "repair"
     """The price changes overnight by the ratio of a split, or falls by more than `limits.jump` by another one as at a
     spin-off, and stays there for 5 rows. The day's range is at most a quarter and its traded value less than 4 times
-    the median of 20 rows before: it is no crash. Where volume and range leave it open, the 5 rows must also move about
-    as much as those before; without volume, the ratio must be met within 2.5 %. repair multiplies earlier prices by the
-    ratio. mask keeps features clean, but a position held across the row sees the change."""
+    the median of 20 rows before: it is no crash. A rise that stays, to more than double, with no more shares traded
+    than that median, is a reverse split, whatever its ratio and the day's range. Where volume and range leave it open,
+    the 5 rows must also move about as much as those before; without volume, the ratio must be met within 2.5 %. repair
+    multiplies earlier prices by the ratio. mask keeps features clean, but a position held across the row sees the
+    change."""
     jump: Unrepairable = "mask"
     """Open or close is far from the last close, and neither volume nor the next price confirms it. A jump with 4
     times the median volume of 20 rows before, in money if it falls, or a range wider than a quarter, is kept if the

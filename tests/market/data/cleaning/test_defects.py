@@ -235,12 +235,12 @@ def test_stray_days() -> None:
     [
         # half and double are no jump yet; a ratio of 2 is near, but the price does not stay there
         ([100, 51.5, 70, 138, 100, 51.5], {}, {}),
-        ([46, 100, 103, 101], {1: "jump"}, {}),
+        ([46, 100, 103, 101], {1: "split_like"}, {}),
         ([46, 100, 103, 101], {}, {"jump": 0.6}),
         ([100, 130, 131, 100], {1: "jump", 3: "jump"}, {"jump": 0.2}),
-        # no usual ratio of a split: a spin-off lowers the price, nothing of the kind raises it
+        # no usual ratio: a spin-off lowers the price, shares are joined by any number
         ([100, 38, 38, 38], {1: "split_like"}, {}),
-        ([38, 100, 100, 100], {1: "jump"}, {}),
+        ([38, 100, 100, 100], {1: "split_like"}, {}),
         # no split if the price drifts back towards the old level, or nothing comes after it
         ([100, 49.9, 60, 75], {1: "jump"}, {}),
         ([100, 101, 100, 49.9], {3: "jump"}, {}),
@@ -254,7 +254,7 @@ def test_stray_days() -> None:
         ([51.5, 100, 99, 101], {1: "jump"}, {"jump": 0.4, "split_tolerance": 0.02}),
         ([51.5, 100, 99, 101], {1: "split_like"}, {"jump": 0.4}),
         # the level survives a spike
-        ([62, 61, 62, 19, 62.5, 19.1, 19.2, 61, 160, 162], {3: "spike", 5: "spike", 6: "spike", 8: "jump"}, {}),
+        ([62, 61, 62, 19, 62.5, 19.1, 19.2, 61, 160, 162], {3: "spike", 5: "spike", 6: "spike", 8: "split_like"}, {}),
         # a single row is off by less: the prices of another day, as in a real file; two in a row may be the market's
         ([40, 40.14, 50.62, 40.43, 40.2], {2: "spike"}, {}),
         ([40, 40.14, 50.62, 40.43, 40.2], {}, {"one_day_spike": 1.3}),
@@ -263,10 +263,10 @@ def test_stray_days() -> None:
         ([100, 101, 30, 70, 71], {2: "spike"}, {"one_day_spike": 1000}),
         ([100, 101, 30, 65, 64], {2: "jump"}, {"one_day_spike": 1000}),
         # longer than the history before it
-        ([19, 62, 61, 62, 19.1, 62], {1: "jump", 4: "spike"}, {}),
+        ([19, 62, 61, 62, 19.1, 62], {1: "split_like", 4: "spike"}, {}),
         # back in time, too late, and not far enough
         ([100] * 8 + [30, 31, 30] + [101] * 3, {8: "spike", 9: "spike", 10: "spike"}, {"spike_days": 3}),
-        ([100] * 8 + [30, 31, 30] + [101] * 3, {8: "jump", 11: "jump"}, {"spike_days": 2}),
+        ([100] * 8 + [30, 31, 30] + [101] * 3, {8: "jump", 11: "split_like"}, {"spike_days": 2}),
         ([100, 101, 30, 101], {2: "jump"}, {"spike": 4, "one_day_spike": 1000}),
     ],
 )
@@ -384,6 +384,18 @@ def test_splits(off: float) -> None:
         assert defects(series([99.0, 100.0, after, after * 1.1, after * 0.95])) == only({2: {"split_like"}}, 5)
 
 
+@pytest.mark.parametrize("ratio", [2.6, 12, 40, 250])
+@pytest.mark.parametrize("high", [1.01, 1.3])
+def test_shares_are_joined_by_any_number_on_days_of_any_range(ratio: float, high: float) -> None:
+    """Fewer of them are traded than before, unlike in a squeeze; and the price stays, unless bars were mixed up."""
+    closes = [0.5, 0.51, 0.5, 0.5 * ratio, 0.52 * ratio, 0.51 * ratio]
+    bar = {"open": 0.503 * ratio, "high": 0.5 * ratio * high, "low": 0.5 * ratio * 0.99}
+    for volume, expected in ((100 / ratio, {"split_like"}), (120.0, NONE if high > 1.25 else {"jump"})):
+        assert defects(with_rows(closes, {3: bar | {"volume": volume}})) == only({3: expected}, 6)
+    back = with_rows([*closes[:4], 0.7, 0.6], {3: bar | {"volume": 100 / ratio}})
+    assert "split_like" not in defects(back)[3]
+
+
 def test_the_next_ticker_is_no_way_back() -> None:
     block = as_block(pd.concat([series([100.0, 101.0, 30.0]), series([100.0, 101.0], "B")]))
     assert defects(block) == only({2: {"jump"}}, 5)
@@ -450,7 +462,8 @@ def random_levels(rng: np.random.Generator) -> pd.DataFrame:
     open_ = close * rng.choice([1.0, 0.9, 1.3], len(close), p=[0.6, 0.3, 0.1])
     high = np.maximum(open_, close) * rng.choice([1.0, 1.2], len(close))
     low = np.minimum(open_, close) * 0.99
-    bars = {"open": open_, "high": high, "low": low, "close": close, "volume": 9.0}
+    # no rise is by fewer shares than usual
+    bars = {"open": open_, "high": high, "low": low, "close": close, "volume": 9 + np.arange(len(close)) / 1e6}
     return pd.DataFrame({"date": business_days("2020-01-06", len(close)), **bars})
 
 
