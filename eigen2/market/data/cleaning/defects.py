@@ -82,7 +82,8 @@ def find(block: pd.DataFrame, calendar: Calendar, limits: Limits, indicators: Se
     rows = replace(rows, open=prices[:, OPEN], high=prices[:, HIGH], low=prices[:, LOW], close=prices[:, CLOSE])
     found["repeated_row"] = np.isin(rows.row, rows.row[single][repeated(rows.take(single))]) & priced
     found["reused_ticker"] = _reused(rows.take(alone), rows, calendar)
-    compared = rows.comparable(alone & ~found["reused_ticker"], found["close_basis"])
+    either = has_close | (~np.isnan(prices[:, OPEN]) & priced & ~found["close_basis"])
+    compared = rows.comparable(either & single & ~found["reused_ticker"], found["close_basis"])
     spike = find_spikes(compared, limits)
     rest = compared.take(~spike)
     jump, split = find_jumps(rest, limits)
@@ -170,7 +171,7 @@ def _outside(rows: Bars, prices: Prices, limits: Limits) -> tuple[Mask, Cells]:
     open_out, close_out = ((price > highest) | (price < lowest) for price in (open_, close))
     tickers, whole = rows.ticker[-1] + 1, ~np.isnan(prices).any(axis=1)
     count, total = (np.bincount(rows.ticker[mask], minlength=tickers) for mask in (close_out, whole))
-    basis = ((count > total * CLOSE_BASIS_SHARE) & (count >= CLOSE_BASIS_ROWS))[rows.ticker] & ~np.isnan(close)
+    basis = ((count > total * CLOSE_BASIS_SHARE) & (count >= CLOSE_BASIS_ROWS))[rows.ticker]
     wrong = _cells(len(close), {OPEN: open_out & ~basis})
     close_out &= ~basis
     if close_out.any():

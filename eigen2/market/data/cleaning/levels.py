@@ -79,11 +79,13 @@ class Bars:
         return Bars(*(values[kept] for values in vars(self).values()))
 
     def comparable(self, compared: Mask, close_basis: Mask) -> Bars:
-        """Return the bars to compare, which have a close; it stands for missing prices and for those of `close_basis`.
+        """Return the bars to compare, which have an open or a close; one stands for the other where it is missing.
 
+        The close stands for all prices of `close_basis`.
         After `LONGEST_GAP` without a row a ticker counts as another one.
         """
         bars, basis = self.take(compared), close_basis[compared]
+        bars = replace(bars, close=np.where(np.isnan(bars.close), bars.open, bars.close))
         open_ = np.where(basis | np.isnan(bars.open), bars.close, bars.open)
         high = np.where(basis | np.isnan(bars.high), np.maximum(open_, bars.close), bars.high)
         low = np.where(basis | np.isnan(bars.low), np.minimum(open_, bars.close), bars.low)

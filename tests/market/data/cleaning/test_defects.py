@@ -369,6 +369,18 @@ def test_jumps_are_a_ticker_s_own_and_go_over_holes_and_unusable_rows() -> None:
     assert defects(wrong) == only({2: {"outside_bar"}}, 5)
 
 
+def test_an_open_counts_where_the_close_is_missing() -> None:
+    nan, bar = np.nan, {"open": 350.0, "high": 355.0, "low": 345.0}
+    assert defects(with_rows(ROUND, {2: bar | {"close": nan}})) == only({2: {"missing_price", "spike"}}, 6)
+    assert defects(with_rows(ROUND, {2: bar | {"close": 0.0}})) == only({2: {"nonpositive_price", "spike"}}, 6)
+    assert defects(with_rows(ROUND, {2: {"close": nan}})) == only({2: {"missing_price"}}, 6)
+    # but not where closes are on another basis
+    adjusted = series([100.0] * 10).assign(close=40.0)
+    adjusted.loc[4, "close"] = nan
+    expected = [{"close_basis"} | ({"missing_price"} if row == 4 else NONE) for row in range(10)]
+    assert defects(adjusted) == expected
+
+
 def test_after_an_empty_row_there_is_no_jump_and_no_split() -> None:
     """It may have been a jump, of which the rest stayed."""
     for ratio in (0.5, 0.38, 0.1, 3.0):
