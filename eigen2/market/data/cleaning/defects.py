@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import numpy as np
 import pandas as pd
@@ -33,6 +34,8 @@ CROSSED_FACTOR = 1.2
 # a ticker is used again when rows resume after so many days of the market; or after the second number of them at a
 # price higher by the factor
 REUSED_DAYS, REUSED_FACTOR = (250, LISTED_DAYS), 10.0
+# fewer rows after such a gap than this are stray ones, unless the market had no more days for them
+COMPANY_ROWS = 20
 
 Mask = Bool[np.ndarray, " rows"]
 Cells = Bool[np.ndarray, "rows 5"]
@@ -81,7 +84,10 @@ def find(block: pd.DataFrame, calendar: Calendar, limits: Limits, indicators: Se
     alone = has_close & single
     rows = replace(rows, open=prices[:, OPEN], high=prices[:, HIGH], low=prices[:, LOW], close=prices[:, CLOSE])
     found["repeated_row"] = np.isin(rows.row, rows.row[single][repeated(rows.take(single))]) & priced
-    found["reused_ticker"] = _reused(rows.take(alone), rows, calendar)
+    flat = has_close & (np.fmax.reduce(prices, axis=1) == np.fmin.reduce(prices, axis=1))
+    found |= _untraded(rows, flat, alone, limits)
+    traded = alone & ~any_of(found, "zero_volume", "stale_run")
+    found["reused_ticker"] = _reused(rows.take(traded), rows, calendar)
     either = has_close | (~np.isnan(prices[:, OPEN]) & priced & ~found["close_basis"])
     compared = rows.comparable(either & single & ~found["reused_ticker"], found["close_basis"])
     spike = find_spikes(compared, limits)
@@ -91,10 +97,8 @@ def find(block: pd.DataFrame, calendar: Calendar, limits: Limits, indicators: Se
         found[name] = np.isin(rows.row, at)
     factor = np.ones(len(block))
     factor[rest.row] = split_factors(rest, split, limits)
-    flat = has_close & (np.fmax.reduce(prices, axis=1) == np.fmin.reduce(prices, axis=1))
-    found |= _untraded(rows, flat, alone, limits)
-    traded = np.isfinite(rows.volume) & (rows.volume > 0)
-    unknown = ~traded & ((rows.volume != 0) | ~flat) & priced & ~np.isnan(prices).all(axis=1)
+    known = np.isfinite(rows.volume) & (rows.volume > 0)
+    unknown = ~known & ((rows.volume != 0) | ~flat) & priced & ~np.isnan(prices).all(axis=1)
     cells["unknown_volume"] = _cells(len(block), {VOLUME: unknown})
     found |= {name: wrong.any(axis=1) for name, wrong in cells.items()}
     return Found({name: found[name] for name in DEFECTS}, cells, factor)
@@ -186,16 +190,29 @@ def _outside(rows: Bars, prices: Prices, limits: Limits) -> tuple[Mask, Cells]:
     return basis, wrong
 
 
-def _reused(priced: Bars, rows: Bars, calendar: Calendar) -> Mask:
-    """Find rows before a gap after which the ticker is another company's; `priced` are the rows with a price."""
-    day = np.searchsorted(calendar.days, priced.days)
-    gap, same = np.diff(day), priced.ticker[1:] == priced.ticker[:-1]
-    rises = priced.close[1:] > priced.close[:-1] * REUSED_FACTOR
+def _reused(traded: Bars, rows: Bars, calendar: Calendar) -> Mask:
+    """Find rows of other companies under a ticker: all but its last part between gaps that has enough rows.
+
+    `traded` are the rows that count. Where no part has enough, the last one stays.
+    """
+    day = np.searchsorted(calendar.days, traded.days)
+    gap, same = np.diff(day), traded.ticker[1:] == traded.ticker[:-1]
+    rises = traded.close[1:] > traded.close[:-1] * REUSED_FACTOR
     again = np.flatnonzero(same & ((gap > REUSED_DAYS[0]) | ((gap > REUSED_DAYS[1]) & rises))) + 1
-    # rows of a ticker before the last such gap
-    resumed = np.zeros(rows.ticker[-1] + 1, np.int64)
-    resumed[priced.ticker[again]] = priced.row[again]
-    return rows.row < resumed[rows.ticker]
+    reused = np.zeros(len(rows.row), np.bool_)
+    for ticker in np.unique(traded.ticker[again]).tolist():
+        first, stop = np.searchsorted(traded.ticker, [ticker, ticker + 1])
+        edges = [first, *again[traded.ticker[again] == ticker], stop]
+        enough = [
+            end - start >= COMPANY_ROWS or day[start] > len(calendar.days) - COMPANY_ROWS
+            for start, end in pairwise(edges)
+        ]
+        kept = max(np.flatnonzero(enough), default=len(enough) - 1)
+        bounds = [*np.searchsorted(rows.ticker, [ticker, ticker + 1])]
+        edges = [bounds[0], *traded.row[edges[1:-1]], bounds[1]]
+        reused[bounds[0] : bounds[1]] = True
+        reused[edges[kept] : edges[kept + 1]] = False
+    return reused
 
 
 def _untraded(rows: Bars, flat: Mask, alone: Mask, limits: Limits) -> dict[str, Mask]:

@@ -82,8 +82,9 @@ class CleaningPolicy:
     wick: Unrepairable = "mask"
     """High or low lies far beyond both open and close. mask empties it."""
     reused_ticker: Removable = "drop"
-    """Rows before a gap of more than 250 days of the market, or of more than 20 with a price 10 times higher after it:
-    those of another company under the same name."""
+    """Rows of another company under the same name. Companies are told apart by gaps of more than 250 days of the
+    market, or of more than 20 with a price 10 times higher after it. The last with at least 20 rows stays, or one that
+    is newer. Rows without trading do not count."""
     spike: Unrepairable = "mask"
     """The price leaves its level overnight and comes back likewise: a placeholder, a shifted decimal point, rows of
     another day or instrument. Applies to all rows of the excursion."""
@@ -135,7 +136,7 @@ MEANINGS = {
     "close_basis": "the close alone is adjusted",
     "outside_bar": "open or close not between low and high",
     "wick": "high or low far from open and close",
-    "reused_ticker": "another company before a long gap",
+    "reused_ticker": "another company beyond a long gap",
     "spike": "leaves its level and comes back",
     "split_like": "split or spin-off, not adjusted",
     "jump": "far from the last close, unconfirmed",

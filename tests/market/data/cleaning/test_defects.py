@@ -353,6 +353,26 @@ def test_a_ticker_is_used_again() -> None:
     assert found(20, 58.0) == only({2: {"jump"}}, 4)
 
 
+@pytest.mark.parametrize("first", [19, 20, 60])
+@pytest.mark.parametrize(("last", "volume"), [(1, 100.0), (19, 100.0), (20, 100.0), (1, 0.0)])
+def test_few_rows_after_a_long_gap_are_stray(first: int, last: int, volume: float) -> None:
+    days = business_days("2020-01-06", 400)
+    stray = series([5.0 + day % 2 for day in range(last)], first=str(days[340]), volume=volume)
+    if not volume:
+        stray[["open", "high", "low"]] = 5.0  # nothing was traded
+    history = as_block(pd.concat([series([5.0 + day % 2 for day in range(first)]), stray]))
+    later = range(first, first + last)
+
+    def reused(days_of_market: int) -> list[int]:
+        calendar = calendar_of(as_block(pd.concat([history, fillers(days[:days_of_market], 1)])))
+        return [row for row, names in enumerate(defects(history, calendar=calendar)) if "reused_ticker" in names]
+
+    stays = volume == 0 or (last < 20 <= first)
+    assert reused(400) == ([] if not volume else [*later] if stays else [*range(first)])
+    # where the market has not had as many days since, they may be a new company's
+    assert reused(340 + 19) == ([] if not volume else [*range(first)])
+
+
 def test_jumps_are_a_ticker_s_own_and_go_over_holes_and_unusable_rows() -> None:
     block = as_block(pd.concat([series([100.0, 101.0], "A"), series([10.0, 10.1], "B")]))
     assert defects(block) == only({}, 4)
