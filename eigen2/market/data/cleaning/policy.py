@@ -87,7 +87,8 @@ class CleaningPolicy:
     is newer. Rows without trading do not count."""
     spike: Unrepairable = "mask"
     """The price leaves its level overnight and comes back likewise: a placeholder, a shifted decimal point, rows of
-    another day or instrument. Applies to all rows of the excursion."""
+    another day or instrument. Applies to all rows of the excursion, whatever their volume; below `limits.spike` to a
+    single row without raised volume."""
     split_like: Action = "repair"
     """The price changes overnight by the ratio of a split, or falls by more than `limits.jump` by another one as at a
     spin-off, and stays there for 5 rows. The day's range is at most a quarter and its traded value less than 4 times
