@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 PriceSource = str | Path | SyntheticMarket | pd.DataFrame
 """A price file, a synthetic market, or a table as `read_prices` returns it."""
 # part of every key: raise it whenever the same prices would give other arrays or files
-FORMAT_VERSION = 12
+FORMAT_VERSION = 13
 ARRAYS = ("features", "valid", "prices")
 
 

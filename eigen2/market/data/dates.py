@@ -21,6 +21,8 @@ FORMATS = (
 ISO_DATE = r"^(\d{4})-?(\d{2})-?(\d{2})(?:\.0|[T ].*)?$"
 TIME = r"[T ]+(\d{1,2}):(\d{2})(?::(\d{2}))?(?:\.\d+)? ?([AP])?.*$"
 TIME_MARK = r":|[T ]\d{6}$"
+OFFSET = r":\d\d(?:\.\d+)? ?[+-](?!00:?00$)\d\d:?\d\d$"  # of local time from UTC, at the end of a text
+UTC = ("UTC", "Etc/UTC", "GMT", "Z", "+00:00")
 # dates outside these years come from a wrong unit of time
 FIRST_DAY, END_DAY = np.datetime64("0001-01-01", "s"), np.datetime64("10000-01-01", "s")
 HOUR_SECONDS, DAY_SECONDS = 3600, 24 * 3600
@@ -65,7 +67,7 @@ def guess_dates(columns: Callable[[], Iterator[pa.Array]], given: str | None, wh
     """Guess how a column writes its dates: of text from as much as that takes, of times of day from all of it.
 
     A given format is used for text that is not in ISO 8601. Bars of a time of day from 11:00 that fall on more than
-    twice as many Sundays as Fridays are midnights of a zone to the east, written in UTC.
+    twice as many Sundays as Fridays are midnights of a zone to the east, written in UTC, unless a zone is given.
 
     Args:
         columns: reads the column from its start, in batches.
@@ -82,6 +84,8 @@ def guess_dates(columns: Callable[[], Iterator[pa.Array]], given: str | None, wh
         return plain
     stamps = np.array([], np.int64)
     for column in chain(head, islice(columns(), 1, None)):
+        if _is_local(column):
+            return plain
         stamps = np.union1d(stamps, plain.parse(column).dropna().to_numpy("datetime64[s]").astype(np.int64))
         if len(np.unique(stamps % DAY_SECONDS)) > MOST_TIMES:
             return plain
@@ -94,6 +98,13 @@ def _has_times(column: pa.Array, text: str) -> bool:
         return not pa.types.is_date(column.type)
     texts = pd.Series(column.to_pandas().dropna().unique()).astype(str)
     return text in (EPOCH, *COMPACT) or "%H" in text or bool(texts.str.contains(TIME_MARK).any())
+
+
+def _is_local(column: pa.Array) -> bool:
+    """Return whether a column has a time zone, or texts with an offset, other than UTC."""
+    if pa.types.is_temporal(column.type):
+        return getattr(column.type, "tz", None) not in (None, *UTC)
+    return bool(pd.Series(column.to_pandas().dropna().unique()).astype(str).str.contains(OFFSET).any())
 
 
 def _eastern_hours(stamps: Int64[np.ndarray, " stamps"], where: str) -> float:

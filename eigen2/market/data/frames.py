@@ -13,7 +13,7 @@ from eigen2.market.data.columns import Kind, dates, numbers, tickers
 from eigen2.market.data.dates import DateFormat, guess_dates
 from eigen2.market.data.files import quoted
 from eigen2.market.data.headers import ADJ_CLOSE, fold, fold_all, refuse_joined_names
-from eigen2.market.data.source import COLUMNS, PRICE_COLUMNS, VALUES, sorted_prices
+from eigen2.market.data.source import COLUMNS, PRICE_COLUMNS, VALUES, sorted_prices, warn_of_shift
 
 log = logging.getLogger(__name__)
 
@@ -116,8 +116,7 @@ def _date_format(values: pd.Series) -> DateFormat:
     if not pd.api.types.is_datetime64_any_dtype(values):
         return DateFormat()
     found = guess_dates(lambda: iter([pa.array(values)]), None, WHERE)
-    if found.shift_hours:
-        log.warning("%s has midnights of UTC+%g written in UTC: they count as days there", WHERE, found.shift_hours)
+    warn_of_shift(found, WHERE)
     return found
 
 

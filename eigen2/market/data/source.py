@@ -12,6 +12,7 @@ import pandas as pd
 from jaxtyping import Bool, Float, Int
 
 from eigen2.errors import UserError
+from eigen2.market.data.dates import DateFormat
 from eigen2.market.data.files import PriceFile, quoted
 from eigen2.market.data.headers import ADJ_CLOSE, fold
 from eigen2.memory.limits import available_bytes, require_room
@@ -67,10 +68,12 @@ def read_prices(path: str | Path, features: Sequence[str] = ()) -> pd.DataFrame:
         raise UserError(f"{file.where} has more than one column {', '.join(double)}: keep one of each")
     date, ticker, *values = map(folded.index, wanted)
     time = folded.index("time") if "time" in folded else None
+    dates = file.date_column(date, time)
+    warn_of_shift(dates.format, file.where)
     rows, row_bytes, available = 0, BYTES_PER_ROW + BYTES_PER_FEATURE * len(features), available_bytes()
     require_room(f"{file.where} has about {file.rows:,} rows", file.rows, row_bytes, FEWER_ROWS, available)
     parts = []
-    for batch in file.batches(file.date_column(date, time), ticker, values, BATCH_ROWS):
+    for batch in file.batches(dates, ticker, values, BATCH_ROWS):
         parts.append(pd.DataFrame(dict(zip(columns, batch, strict=True))))
         rows += len(parts[-1])
         require_room(f"{file.where} has at least {rows:,} rows", rows, row_bytes, FEWER_ROWS, available)
@@ -107,6 +110,12 @@ def sorted_prices(prices: pd.DataFrame, numbers: Sequence[str], where: str, prep
             f" {first['date']:%Y-%m-%d} {quoted(first['ticker'])}: keep one row of each, as data prepare does"
         )
     return prices
+
+
+def warn_of_shift(dates: DateFormat, where: str) -> None:
+    """Warn that times of day were taken for midnights of another time zone."""
+    if dates.shift_hours:
+        log.warning("%s has midnights of UTC+%g written in UTC: they count as days there", where, dates.shift_hours)
 
 
 def check_features(features: Sequence[str], present: Collection[str] | None = None) -> None:

@@ -110,6 +110,14 @@ def test_midnight_of_another_zone(zone, hours):
     assert ("UTC+5.5" in str(guess(stamps.tz_localize(None)))) == (hours == 5.5)
 
 
+@pytest.mark.parametrize("hour", [0, 15, 22])
+def test_the_local_date_of_a_zone_stays(hour):
+    days = pd.date_range("2020-01-05", periods=60, freq=pd.offsets.CustomBusinessDay(weekmask="Sun Mon Tue Wed Thu"))
+    stamps = (days + pd.Timedelta(hours=hour)).tz_localize("Asia/Riyadh")
+    for cells in (stamps, stamps.map(str), stamps.strftime("%Y-%m-%dT%H:%M:%S%z")):
+        assert guess(cells).parse(pa.array(cells)).dt.normalize().tolist() == days.tolist()
+
+
 def test_what_is_no_midnight_of_another_zone():
     # the close of New York, markets of all days from a Sunday to a Monday, few bars, and bars of all hours
     for stamps in (

@@ -82,6 +82,17 @@ def test_a_layout_that_only_prepare_knows(tmp_path):
     assert_refused(write(wide, tmp_path / "my p.csv", index=True), remedy)
 
 
+def test_a_shift_to_another_zone_s_days_is_said(tmp_path, caplog):
+    days = pd.bdate_range("2020-01-06", periods=60)
+    utc = pd.DataFrame({"date": days, "ticker": "A", **dict.fromkeys(("open", "high", "low", "close", "volume"), 1.0)})
+    utc["date"] = days.tz_localize("Asia/Tokyo").tz_convert("UTC")
+    read = read_prices(write(utc, tmp_path / "p.csv"))
+    assert read["date"].tolist() == days.tolist()
+    assert [message.split(" has ")[1] for message in caplog.messages] == [
+        "midnights of UTC+9 written in UTC: they count as days there"
+    ]
+
+
 def test_usable_prices_known_answer():
     prices = np.array([[10.0, 12.0, 9.0, 11.0]] * 10)
     prices[0, 0] = np.nan
