@@ -135,7 +135,7 @@ def _wrong_cells(prices: Prices, priced: Mask) -> dict[str, Cells]:
 def _duplicates(rows: Bars, prices: Prices, limits: Limits) -> dict[str, Mask]:
     """Find rows of the same (date, ticker): those to remove, and those that contradict each other."""
     extra, conflict = np.zeros((2, len(prices)), dtype=np.bool_)
-    again = np.append(False, (rows.ticker[1:] == rows.ticker[:-1]) & (rows.days[1:] == rows.days[:-1]))
+    again = np.append(False, (rows.stretch[1:] == rows.stretch[:-1]) & (rows.days[1:] == rows.days[:-1]))
     at = np.flatnonzero(again | np.append(again[1:], False))
     if not len(at):
         return {"duplicate": extra, "conflicting_duplicate": conflict}
@@ -173,13 +173,13 @@ def _outside(rows: Bars, prices: Prices, limits: Limits) -> tuple[Mask, Cells]:
     with np.errstate(over="ignore"):
         highest, lowest = high * (1 + tolerance), low * (1 - tolerance)
     open_out, close_out = ((price > highest) | (price < lowest) for price in (open_, close))
-    tickers, whole = rows.ticker[-1] + 1, ~np.isnan(prices).any(axis=1)
-    count, total = (np.bincount(rows.ticker[mask], minlength=tickers) for mask in (close_out, whole))
-    basis = ((count > total * CLOSE_BASIS_SHARE) & (count >= CLOSE_BASIS_ROWS))[rows.ticker]
+    tickers, whole = rows.stretch[-1] + 1, ~np.isnan(prices).any(axis=1)
+    count, total = (np.bincount(rows.stretch[mask], minlength=tickers) for mask in (close_out, whole))
+    basis = ((count > total * CLOSE_BASIS_SHARE) & (count >= CLOSE_BASIS_ROWS))[rows.stretch]
     wrong = _cells(len(close), {OPEN: open_out & ~basis})
     close_out &= ~basis
     if close_out.any():
-        same = rows.ticker[1:] == rows.ticker[:-1]
+        same = rows.stretch[1:] == rows.stretch[:-1]
         first = np.where(np.isnan(open_), close, open_)
         following = np.append(np.where(same, first[1:], np.nan), np.nan)
         near = np.where(np.isnan(following), np.append(np.nan, np.where(same, close[:-1], np.nan)), following)
@@ -196,19 +196,19 @@ def _reused(traded: Bars, rows: Bars, calendar: Calendar) -> Mask:
     `traded` are the rows that count. Where no part has enough, the last one stays.
     """
     day = np.searchsorted(calendar.days, traded.days)
-    gap, same = np.diff(day), traded.ticker[1:] == traded.ticker[:-1]
+    gap, same = np.diff(day), traded.stretch[1:] == traded.stretch[:-1]
     rises = traded.close[1:] > traded.close[:-1] * REUSED_FACTOR
     again = np.flatnonzero(same & ((gap > REUSED_DAYS[0]) | ((gap > REUSED_DAYS[1]) & rises))) + 1
     reused = np.zeros(len(rows.row), np.bool_)
-    for ticker in np.unique(traded.ticker[again]).tolist():
-        first, stop = np.searchsorted(traded.ticker, [ticker, ticker + 1])
-        edges = [first, *again[traded.ticker[again] == ticker], stop]
+    for ticker in np.unique(traded.stretch[again]).tolist():
+        first, stop = np.searchsorted(traded.stretch, [ticker, ticker + 1])
+        edges = [first, *again[traded.stretch[again] == ticker], stop]
         enough = [
             end - start >= COMPANY_ROWS or day[start] > len(calendar.days) - COMPANY_ROWS
             for start, end in pairwise(edges)
         ]
         kept = max(np.flatnonzero(enough), default=len(enough) - 1)
-        bounds = [*np.searchsorted(rows.ticker, [ticker, ticker + 1])]
+        bounds = [*np.searchsorted(rows.stretch, [ticker, ticker + 1])]
         edges = [bounds[0], *traded.row[edges[1:-1]], bounds[1]]
         reused[bounds[0] : bounds[1]] = True
         reused[edges[kept] : edges[kept + 1]] = False
@@ -219,7 +219,7 @@ def _untraded(rows: Bars, flat: Mask, alone: Mask, limits: Limits) -> dict[str, 
     """Find rows of one price on which nothing was traded: those that repeat the last close many times, and others."""
     traded = rows.volume > 0
     at = np.flatnonzero(alone)
-    ticker, close = rows.ticker[at], rows.close[at]
+    ticker, close = rows.stretch[at], rows.close[at]
     repeats = (
         np.append(False, (ticker[1:] == ticker[:-1]) & (close[1:] == close[:-1]))[: len(at)] & (flat & ~traded)[at]
     )
@@ -227,10 +227,10 @@ def _untraded(rows: Bars, flat: Mask, alone: Mask, limits: Limits) -> dict[str, 
     stale = np.zeros(len(flat), dtype=np.bool_)
     for start, stop in edges.reshape(-1, 2).tolist():
         stale[at[start:stop]] = stop - start >= limits.stale_days
-    has_volume = np.bincount(rows.ticker[traded & np.isfinite(rows.volume)], minlength=rows.ticker[-1] + 1) > 0
+    has_volume = np.bincount(rows.stretch[traded & np.isfinite(rows.volume)], minlength=rows.stretch[-1] + 1) > 0
     # a close alone that moved was made on a day of which the rest is lost, or in a table of closes
-    ranges = np.bincount(rows.ticker[alone & ~flat], minlength=rows.ticker[-1] + 1) > 0
-    close_alone = (np.isnan(rows.open) & np.isnan(rows.high) & np.isnan(rows.low)) | ~ranges[rows.ticker]
-    repeated = np.append(False, (rows.ticker[1:] == rows.ticker[:-1]) & (rows.close[1:] == rows.close[:-1]))
-    untraded = (rows.volume == 0) & flat & has_volume[rows.ticker] & (repeated | ~close_alone)
+    ranges = np.bincount(rows.stretch[alone & ~flat], minlength=rows.stretch[-1] + 1) > 0
+    close_alone = (np.isnan(rows.open) & np.isnan(rows.high) & np.isnan(rows.low)) | ~ranges[rows.stretch]
+    repeated = np.append(False, (rows.stretch[1:] == rows.stretch[:-1]) & (rows.close[1:] == rows.close[:-1]))
+    untraded = (rows.volume == 0) & flat & has_volume[rows.stretch] & (repeated | ~close_alone)
     return {"stale_run": stale, "zero_volume": untraded}

@@ -51,13 +51,14 @@ Floats = Float[np.ndarray, " bars"]
 
 @dataclass(frozen=True)
 class Bars:
-    """Rows of a block as arrays, by ticker (numbered) and day (datetime64[D]).
+    """Rows of a block as arrays, by stretch (numbered) and day (datetime64[D]).
 
-    `row` is the position in the block; `resumes` says whether the ticker's row before has neither open nor close.
+    A stretch holds the bars that may be compared: all of a ticker, after `comparable` those without a long gap. `row`
+    is the position in the block; `resumes` says whether the ticker's row before has neither open nor close.
     """
 
     row: Int[np.ndarray, " bars"]
-    ticker: Int[np.ndarray, " bars"]
+    stretch: Int[np.ndarray, " bars"]
     days: Shaped[np.ndarray, " bars"]
     open: Floats
     high: Floats
@@ -82,39 +83,39 @@ class Bars:
         """Return the bars to compare, which have an open or a close; one stands for the other where it is missing.
 
         The close stands for all prices of `close_basis`.
-        After `LONGEST_GAP` without a row a ticker counts as another one.
+        After `LONGEST_GAP` without a row another stretch begins.
         """
         bars, basis = self.take(compared), close_basis[compared]
         bars = replace(bars, close=np.where(np.isnan(bars.close), bars.open, bars.close))
         open_ = np.where(basis | np.isnan(bars.open), bars.close, bars.open)
         high = np.where(basis | np.isnan(bars.high), np.maximum(open_, bars.close), bars.high)
         low = np.where(basis | np.isnan(bars.low), np.minimum(open_, bars.close), bars.low)
-        starts = (np.diff(bars.ticker) != 0) | (np.diff(bars.days) > LONGEST_GAP)
+        starts = (np.diff(bars.stretch) != 0) | (np.diff(bars.days) > LONGEST_GAP)
         stretch = np.cumsum(np.append(False, starts)[: len(bars.row)])
-        return replace(bars, ticker=stretch, open=open_, high=high, low=low)
+        return replace(bars, stretch=stretch, open=open_, high=high, low=low)
 
     @property
     def last_close(self) -> Floats:
-        """Return the close of the bar before; NaN on a ticker's first."""
+        """Return the close of the bar before; NaN on a stretch's first."""
         last = np.full(len(self.close), np.nan)
-        same = self.ticker[1:] == self.ticker[:-1]
+        same = self.stretch[1:] == self.stretch[:-1]
         last[1:][same] = self.close[:-1][same]
         return last
 
     @property
     def two_ticks(self) -> Floats:
-        """Return how far a bar's price may change without leaving its level; it is known for all bars of a ticker."""
+        """Return how far a bar's price may change without leaving its level; it is known for all bars of a stretch."""
         reach = np.full(len(self.close), TICKS * CENT)
-        low = np.unique(self.ticker[self.close < FINE * CENT])
-        for first, end in zip(*(np.searchsorted(self.ticker, low, side) for side in ("left", "right")), strict=True):
+        low = np.unique(self.stretch[self.close < FINE * CENT])
+        for first, end in zip(*(np.searchsorted(self.stretch, low, side) for side in ("left", "right")), strict=True):
             steps = np.abs(np.diff(self.close[first:end]))
             if len(steps := steps[steps > ROUNDING * np.median(self.close[first:end])]):
                 reach[first:end] = TICKS * min(CENT, np.quantile(steps, STEP_QUANTILE))
         return reach
 
     def end(self, bar: int) -> int:
-        """Return the position after the last bar of a bar's ticker."""
-        return int(np.searchsorted(self.ticker, self.ticker[bar] + 1))
+        """Return the position after the last bar of a bar's stretch."""
+        return int(np.searchsorted(self.stretch, self.stretch[bar] + 1))
 
     def relative_volume(self, bar: int) -> float:
         """Return a bar's volume over the median of the bars before; NaN where unknown.
@@ -122,7 +123,7 @@ class Bars:
         It counts in shares, or in money at the last close where the price fell: a share that was divided trades more
         often for the same money.
         """
-        first = max(int(np.searchsorted(self.ticker, self.ticker[bar])), bar - VOLUME_ROWS)
+        first = max(int(np.searchsorted(self.stretch, self.stretch[bar])), bar - VOLUME_ROWS)
         volume = self.volume[first : bar + 1]
         known = np.isfinite(volume) & (volume >= 0)
         median = np.median(volume[:-1][known[:-1]]) if known[:-1].any() else 0.0
@@ -139,7 +140,7 @@ def any_of(found: Mapping[str, Mask], *defects: str) -> Mask:
 def repeated(bars: Bars) -> Mask:
     """Return which bars copy the one before, its volume too, although it was traded and its price moved."""
     values = np.stack([getattr(bars, name) for name in VALUES], axis=1)
-    same = (bars.ticker[1:] == bars.ticker[:-1]) & (values[1:] == values[:-1]).all(axis=1)
+    same = (bars.stretch[1:] == bars.stretch[:-1]) & (values[1:] == values[:-1]).all(axis=1)
     return np.append(False, same)[: len(values)] & (bars.high > bars.low) & (bars.volume > 0)
 
 
@@ -229,7 +230,7 @@ def _excursions(bars: Bars, factor: float, longest: int) -> Mask:
 def _back_at(bars: Bars, first: int, factor: float, longest: int) -> int | None:
     """Return the bar at which the price is back at the level it left at `first`; None if that was no excursion."""
     level = bars.close[first - 1]
-    start = np.searchsorted(bars.ticker, bars.ticker[first])
+    start = np.searchsorted(bars.stretch, bars.stretch[first])
     away = slice(first, min(first + longest + 1, bars.end(first)))
     above = bars.low[first] > level
     apart = bars.low[away] > level * factor if above else bars.high[away] * factor < level
@@ -268,7 +269,7 @@ def _is_split(bars: Bars, bar: int, ratio: float, limits: Limits) -> bool:
 
 def _is_calm(bars: Bars, bar: int) -> bool:
     """Return whether closes move about as much after a bar as before it; True where too few are known."""
-    first = max(int(np.searchsorted(bars.ticker, bars.ticker[bar])), bar - 1 - VOLUME_ROWS)
+    first = max(int(np.searchsorted(bars.stretch, bars.stretch[bar])), bar - 1 - VOLUME_ROWS)
     before = np.abs(np.diff(np.log(bars.close[first:bar])))
     after = np.abs(np.diff(np.log(bars.close[bar : min(bar + 1 + CONFIRMING_ROWS, bars.end(bar))])))
     return len(before) < CONFIRMING_ROWS or bool(np.median(after) <= max(CALM * np.median(before), CALM_MOVE))
