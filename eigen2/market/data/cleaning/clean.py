@@ -10,6 +10,7 @@ from jaxtyping import Float, Int
 
 from eigen2.errors import UserError
 from eigen2.market.data.cleaning.defects import Cells, Found, Mask
+from eigen2.market.data.cleaning.levels import company_numbers
 from eigen2.market.data.cleaning.policy import CleaningPolicy, Limits
 from eigen2.market.data.source import CLOSE, VALUES, VOLUME
 
@@ -72,7 +73,8 @@ def clean(
     if actions["close_basis"] == "repair":
         change(found.rows["close_basis"], "close_basis", "repair", lambda _, before: before[:, [CLOSE] * 4 + [VOLUME]])
     if actions["split_like"] == "repair" and found.rows["split_like"].any():
-        factor = _earlier_factors(block, found.factor)
+        ticker = pd.factorize(block["ticker"])[0]
+        factor = _earlier_factors(company_numbers(ticker, found.rows["reused_ticker"]), found.factor)
         scales = np.stack([*[factor] * 4, 1 / factor], axis=1)
         change(factor != 1, "split_like", "repair", lambda at, before: before * scales[at])
     cleaned = block[KEYS].assign(**dict(zip(VALUES, values.T, strict=True)))[~gone].reset_index(drop=True)
@@ -108,10 +110,11 @@ def _emptied(wrong: Cells, at: Places, before: Rows) -> Rows:
     return np.where(wrong[at], np.nan, before)
 
 
-def _earlier_factors(block: pd.DataFrame, factor: Float[np.ndarray, " rows"]) -> Float[np.ndarray, " rows"]:
-    """Return the factor on each price: the product of those of all later splits of its ticker."""
-    ticker = pd.factorize(block["ticker"])[0]
-    earlier = np.ones(len(block))
+def _earlier_factors(
+    company: Int[np.ndarray, " rows"], factor: Float[np.ndarray, " rows"]
+) -> Float[np.ndarray, " rows"]:
+    """Return the factor on each price: the product of those of all later splits of its company (numbered)."""
+    earlier = np.ones(len(factor))
     for row in np.flatnonzero(factor != 1):
-        earlier[np.searchsorted(ticker, ticker[row]) : row] *= factor[row]
+        earlier[np.searchsorted(company, company[row]) : row] *= factor[row]
     return earlier

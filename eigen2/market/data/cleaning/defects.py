@@ -9,7 +9,15 @@ import pandas as pd
 from jaxtyping import Bool, Float
 
 from eigen2.market.data.cleaning.blocks import Calendar
-from eigen2.market.data.cleaning.levels import Bars, any_of, find_jumps, find_spikes, repeated, split_factors
+from eigen2.market.data.cleaning.levels import (
+    Bars,
+    any_of,
+    company_numbers,
+    find_jumps,
+    find_spikes,
+    repeated,
+    split_factors,
+)
 from eigen2.market.data.cleaning.policy import DEFECTS, Limits
 from eigen2.market.data.source import (
     CLOSE,
@@ -89,7 +97,8 @@ def find(block: pd.DataFrame, calendar: Calendar, limits: Limits, indicators: Se
     traded = alone & ~any_of(found, "zero_volume", "stale_run")
     found["reused_ticker"] = _reused(rows.take(traded), rows, calendar)
     either = has_close | (~np.isnan(prices[:, OPEN]) & priced & ~found["close_basis"])
-    compared = rows.comparable(either & single & ~found["reused_ticker"], found["close_basis"])
+    companies = replace(rows, stretch=company_numbers(rows.stretch, found["reused_ticker"]))
+    compared = companies.comparable(either & single, found["close_basis"])
     spike = find_spikes(compared, limits)
     rest = compared.take(~spike)
     jump, split = find_jumps(rest, limits)

@@ -137,6 +137,11 @@ def any_of(found: Mapping[str, Mask], *defects: str) -> Mask:
     return np.asarray(np.logical_or.reduce([found[name] for name in defects]))
 
 
+def company_numbers(ticker: Int[np.ndarray, " rows"], reused: Mask) -> Int[np.ndarray, " rows"]:
+    """Number the companies of a block: rows of a ticker (numbered) that are reused are another one's."""
+    return np.cumsum(np.append(False, (np.diff(ticker) != 0) | (np.diff(reused) != 0))[: len(ticker)])
+
+
 def repeated(bars: Bars) -> Mask:
     """Return which bars copy the one before, its volume too, although it was traded and its price moved."""
     values = np.stack([getattr(bars, name) for name in VALUES], axis=1)

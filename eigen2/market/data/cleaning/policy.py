@@ -58,7 +58,8 @@ class CleaningPolicy:
     """Another row of the same date and ticker with equal or unusable prices. The row that stays is that of most usable
     prices, then that of larger volume, then the last."""
     conflicting_duplicate: Literal["repair", "mask", "drop", "fail"] = "mask"
-    """Rows of the same date and ticker with different prices. mask leaves one empty row; repair keeps the last."""
+    """Rows of the same date and ticker with different prices. mask leaves one empty row; repair keeps the last,
+    whose prices are not compared with those of other days."""
     weekend: Unrepairable = "drop"
     """A Saturday or Sunday on which the market does not trade: at most half as many tickers have a row as on the last
     weekday before."""

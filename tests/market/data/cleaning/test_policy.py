@@ -17,7 +17,7 @@ from eigen2.market.data.cleaning.policy import ACTIONS, DEFECTS, Action, Cleanin
 from eigen2.market.data.panel import build_panel
 from eigen2.market.data.source import COLUMNS, PRICE_COLUMNS
 from eigen2.market.synthetic.generator import SyntheticMarket
-from tests.market.data.cleaning.rows import as_block, calendar_of, fillers, series, table
+from tests.market.data.cleaning.rows import as_block, business_days, calendar_of, fillers, series, table
 
 NOTHING = [np.nan] * 5
 KEEP = CleaningPolicy(**{name: "keep" if "keep" in ACTIONS[name] else "drop" for name in DEFECTS})
@@ -173,6 +173,20 @@ def test_a_split_is_taken_out_of_earlier_prices() -> None:
     assert changes(log) == ["split_like repair"] * 5
     pd.testing.assert_frame_equal(taken_back(out, log), block)
     assert cleaned(out)[1].empty
+
+
+def test_each_company_of_a_ticker_has_its_own_levels_and_splits() -> None:
+    days = business_days("2020-01-06", 400)
+    first = series([50.0 + day % 3 for day in range(40)])
+    first.loc[20, list(PRICE_COLUMNS)] *= 100
+    second = series([80.0] * 15 + [40.0] * 15, first=str(days[340]))
+    block = as_block(pd.concat([first, second]))
+    calendar = calendar_of(as_block(pd.concat([block, fillers(days, 1)])))
+    kept = CleaningPolicy(reused_ticker="keep")
+    out, log = clean(block, find(block, calendar, Limits()), kept, Limits())
+    assert changes(log) == ["spike mask"] + ["split_like repair"] * 15
+    assert log["date"].min() == first["date"][20]
+    assert out["close"].max() < 53
 
 
 def test_a_split_is_taken_out_over_spikes_and_unusable_rows() -> None:
