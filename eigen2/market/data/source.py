@@ -32,6 +32,8 @@ BYTES_PER_ROW, BYTES_PER_FEATURE = 200, 32
 LISTED_DAYS = 20  # for which a ticker counts as listed after each of its rows, as it may only be late or halted
 # a table is one of returns if more of its closes than this share are below 0, at least so many
 RETURNS_SHARE, RETURNS_ROWS = 0.35, 10
+# two bars of a day differ if a price does by more than this fraction; a ticker is intraday from so many such days on
+SAME_PRICE, TORN_DAYS = 1e-3, 5
 FEWER_ROWS = "free memory, or keep fewer tickers or days"
 EASTERNMOST = datetime.timezone(datetime.timedelta(hours=14))  # where a day begins first
 STRAY_TICKERS = 10
@@ -162,19 +164,24 @@ def check_not_returns(negative: int, nonzero: int, where: str, remedy: str) -> N
 
 
 def check_daily(prices: pd.DataFrame, remedy: str) -> None:
-    """Raise a UserError when a ticker has more than two times of day on the average day.
+    """Raise a UserError when a ticker has bars of other times and prices on most days, or over two times on average.
 
     Args:
-        prices: dates with times of day, and tickers, sorted by (ticker, date).
+        prices: rows with times of day, and tickers, sorted by (ticker, date).
         remedy: what to do, the end of the message.
     """
     stamps, (codes, tickers) = prices["date"].to_numpy("datetime64[s]"), pd.factorize(prices["ticker"])
-    times, days = (
-        np.bincount(codes[np.append(True, (codes[1:] != codes[:-1]) | (some[1:] != some[:-1]))], minlength=len(tickers))
-        for some in (stamps, stamps.astype("datetime64[D]"))
-    )
-    if (times > 2 * days).any():
-        worst = int((times / days).argmax())
+    new_day = np.append(True, (codes[1:] != codes[:-1]) | (np.diff(stamps.astype("datetime64[D]")).astype(int) != 0))
+    new_time = new_day | np.append(True, stamps[1:] != stamps[:-1])
+    later, differs = np.flatnonzero(new_time & ~new_day), np.zeros(len(prices), np.bool_)
+    bars, before = (prices.take(at)[list(PRICE_COLUMNS)].to_numpy() for at in (later, later - 1))
+    with np.errstate(all="ignore"):
+        differs[later] = (np.abs(bars / before - 1) > SAME_PRICE).any(axis=1)
+    torn = np.flatnonzero(new_day)[np.logical_or.reduceat(differs, np.flatnonzero(new_day))] if len(later) else later
+    times, days, torn_days = (np.bincount(codes[at], minlength=len(tickers)) for at in (new_time, new_day, torn))
+    intraday = (times > 2 * days) | ((torn_days >= TORN_DAYS) & (2 * torn_days > days))
+    if intraday.any():
+        worst = int((np.where(intraday, times, 0) / days).argmax())
         raise UserError(
             f"prices of {quoted(tickers[worst])} are intraday, {times[worst] / days[worst]:.0f} bars a day, first "
             f"{prices['date'][codes == worst].iloc[0]}: {remedy}"

@@ -105,6 +105,19 @@ def test_a_column_of_times(tmp_path):
         inspect([tmp_path / "p.csv"])
 
 
+def test_two_bars_a_day_are_intraday(tmp_path):
+    frame = bars(a_day=2)
+    frame.loc[frame["date"].dt.hour == 9, list(PRICE_COLUMNS)] *= 1.01
+    frame.to_csv(tmp_path / "p.csv", index=False)
+    for read in (inspect, lambda paths: read_prices(paths[0])):
+        with pytest.raises(UserError, match=r"prices of 'A' are intraday, 2 bars a day, .*--resample day"):
+            read([tmp_path / "p.csv"])
+    # a few such days are conflicting rows
+    first = frame[(frame["date"].dt.hour == 9) | (frame["date"] < "2020-01-14")]
+    first.to_csv(tmp_path / "p.csv", index=False)
+    assert inspect([tmp_path / "p.csv"]).findings["conflicting_duplicate"]["rows"] == 24
+
+
 def test_one_time_a_day_is_daily(tmp_path):
     frame = bars(a_day=1)
     frame.to_csv(tmp_path / "p.csv", index=False)
