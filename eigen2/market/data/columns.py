@@ -1,5 +1,6 @@
 """Columns of price files, parsed: local times, tickers and numbers, and a mask of the cells that cannot be read."""
 
+import re
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -53,9 +54,9 @@ def numbers(decimal: str, thousands: str) -> Kind:
 def _tickers(column: pa.Array) -> tuple[pd.Series, Mask]:
     """Parse names as text, whatever type the file has them in; return them, and which are missing or too long."""
     codes, distinct = pd.factorize(column.to_pandas())
-    # a column of integers with a gap in it comes as floats
-    whole = (int(name) if isinstance(name, float) and name.is_integer() else name for name in distinct)
-    short = (name if len(name) <= LONGEST_NAME else "" for name in (str(name).strip() for name in whole))
+    # a column of integers with a gap in it comes as floats, also in text
+    texts = (re.sub(r"^(\d+)\.0$", r"\1", str(name).strip()) for name in distinct)
+    short = (name if len(name) <= LONGEST_NAME else "" for name in texts)
     names = np.array([*short, ""], dtype=object)
     return pd.Series(pd.Series(names, dtype="str").array.take(codes)), (names == "")[codes]
 

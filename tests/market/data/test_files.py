@@ -94,6 +94,8 @@ def test_tickers_are_text(tmp_path, name):
     [
         ("ticker", pa.array([600519]), ["600519"]),
         ("ticker", pa.array([7.0]), ["7"]),
+        ("ticker", pa.array(["007.0"]), ["007"]),
+        ("ticker", pa.array(["A.0"]), ["A.0"]),
         ("ticker", pa.array([True]), ["True"]),
         ("ticker", pa.array(["A"]).dictionary_encode(), ["A"]),
         ("open", pa.array([10, None], pa.decimal128(9, 2)), [10, -1]),
