@@ -18,7 +18,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from eigen2.errors import is_shortage
+from eigen2.errors import UserError, is_shortage
 from eigen2.files import Folder, writing
 from eigen2.market.data.checks import PRICES
 from eigen2.market.data.files import require_file
@@ -60,7 +60,8 @@ def load_panel(
     everything, is built in memory. `membership` is a file of it. The other arguments are those of `build_panel`.
 
     Raises:
-        UserError: when no panel can be built from the prices and arguments, or the cache cannot be written.
+        UserError: when no panel can be built from the prices and arguments, the file changes meanwhile, or the cache
+            cannot be written.
     """
     sizes = {"validation_days": validation_days, "holdout_days": holdout_days, "validation_spans": validation_spans}
     dates = {"validation_from": validation_from, "holdout_from": holdout_from}
@@ -69,12 +70,7 @@ def load_panel(
     spans = None if membership is None else read_membership(membership)
     if cache_dir is None or isinstance(source, pd.DataFrame):
         return build_panel(source_table(source, own), **options, scale=scale, membership=spans)
-    if isinstance(source, SyntheticMarket):
-        content: Any = asdict(source)
-    else:
-        # three times as fast as SHA-256 on processors without instructions for it
-        with require_file(source).open("rb") as opened:
-            content = hashlib.file_digest(opened, "blake2b").hexdigest()
+    content = _content(source)
     # options that are not set leave the keys of earlier versions, which checkpoints hold, as they were
     named = {name: value for name, value in options.items() if name == "indicators" or value not in (None, [])}
     named |= {} if spans is None else {"membership": spans.to_csv(index=False)}
@@ -89,7 +85,8 @@ def load_panel(
         with lock or nullcontext():
             if (panel := _open_cache(folder)) is None:
                 with _recorded_warnings() as warnings:
-                    built = build_panel(source_table(source, own), **options, scale=scale, membership=spans, file=file)
+                    options |= {"scale": scale, "membership": spans, "file": file}
+                    built = build_panel(_table_of(content, source, own), **options)
                 with writing(what, f"{remedy}, with {built.nbytes / 1e6:.0f} MB free"):
                     _write_cache(folder, built, [line.replace(file, PRICES) for line in warnings])
                 # Arrow would keep the memory of the table it read: 120 MB for 2.5 million rows
@@ -98,6 +95,23 @@ def load_panel(
     for line in json.loads((folder / "meta.json").read_text())["warnings"]:
         log.warning("%s", line.replace(PRICES, file))
     return panel
+
+
+def _content(source: str | Path | SyntheticMarket) -> Any:
+    """Return what names a panel's source: a market's settings, or the hash of a file."""
+    if isinstance(source, SyntheticMarket):
+        return asdict(source)
+    # three times as fast as SHA-256 on processors without instructions for it
+    with require_file(source).open("rb") as opened:
+        return hashlib.file_digest(opened, "blake2b").hexdigest()
+
+
+def _table_of(content: Any, source: str | Path | SyntheticMarket, features: Sequence[str]) -> pd.DataFrame:
+    """Return the prices of a source; raise a UserError if their file no longer has the content."""
+    table = source_table(source, features)
+    if _content(source) != content:
+        raise UserError(f"{str(source)!r} changed while it was read: run again when it is complete")
+    return table
 
 
 class _Recorder(logging.Handler):

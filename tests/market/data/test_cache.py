@@ -173,6 +173,21 @@ def test_of_loads_that_start_together_one_builds(load, monkeypatch, caplog):
         assert_same(panel, BUILT)
 
 
+def test_a_file_that_changes_while_it_waits_for_its_cache_is_refused(load, source, tmp_path, monkeypatch):
+    lock = cache.Folder.lock
+
+    def locked(folder, *args, **options):
+        PRICES.assign(close=PRICES["close"] * 1.5).to_parquet(source)
+        return lock(folder, *args, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(cache.Folder, "lock", locked)
+        with pytest.raises(UserError, match="changed while it was read: run again"):
+            load()
+    PRICES.to_parquet(source)
+    assert_same(load(), BUILT)
+
+
 def test_refusals(load, tmp_path):
     for name, words in (("no.parquet", "no price file at"), (".", "is a directory")):
         with pytest.raises(UserError, match=words):
