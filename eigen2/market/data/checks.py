@@ -6,10 +6,10 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float, Float32, Shaped
 
-from eigen2.market.data.cleaning.defects import CLOSE_BASIS_ROWS, CLOSE_BASIS_SHARE
+from eigen2.market.data.cleaning.defects import close_basis
 from eigen2.market.data.cleaning.levels import Bars, find_jumps, find_spikes, repeated, split_ratio
 from eigen2.market.data.cleaning.policy import Limits
-from eigen2.market.data.source import CLOSE, LISTED_DAYS
+from eigen2.market.data.source import CLOSE, LISTED_DAYS, OPEN
 
 PRICES = "PRICES"  # stands for the file of the table in a command
 SURVIVING = 0.95  # share of the tickers that trade to the end of a table of survivors
@@ -34,21 +34,18 @@ class TickerCheck:
 def check_ticker(values: Float[np.ndarray, "days 5"], dates: Shaped[np.ndarray, " days"]) -> TickerCheck:
     """Check the prices of a ticker as `data inspect` does.
 
-    Values are open, high, low, close and volume, NaN where missing; the close is missing on days without trading.
+    Values are open, high, low, close and volume, NaN where missing; open and close are on days without trading.
     """
-    row, limits = np.flatnonzero(np.isfinite(values[:, CLOSE])), Limits()
+    row, limits = np.flatnonzero(np.isfinite(values[:, [OPEN, CLOSE]]).any(axis=1)), Limits()
     bars = Bars(row, np.zeros_like(row), dates[row], *values[row].T, np.diff(row, prepend=row[:1] - 1) > 1)
-    tolerance = limits.tolerance_bps / 10_000
-    outside = np.sum((bars.close > bars.high * (1 + tolerance)) | (bars.close < bars.low * (1 - tolerance)))
-    basis = bool(outside > CLOSE_BASIS_SHARE * len(row) and outside >= CLOSE_BASIS_ROWS)
-    copies, whole = bars.days[repeated(bars)], np.ones(len(row), np.bool_)
-    bars = bars.comparable(whole, whole & basis)
+    copies, basis = bars.days[repeated(bars)], close_basis(bars, limits)
+    bars = bars.comparable(np.isfinite(bars.close) | ~basis, basis)
     last = bars.last_close
     least, most = last * (1 - limits.jump), last / (1 - limits.jump)
     if np.isnan(split_ratio(bars, limits)).all() and not ((bars.open < least) | (bars.open > most)).any():
-        return TickerCheck(dates[:0].copy(), basis, copies)  # mostly, and the rest takes longer
+        return TickerCheck(dates[:0].copy(), bool(basis.any()), copies)  # mostly, and the rest takes longer
     bars = bars.take(~find_spikes(bars, limits))
-    return TickerCheck(bars.days[find_jumps(bars, limits)[1]], basis, copies)
+    return TickerCheck(bars.days[find_jumps(bars, limits)[1]], bool(basis.any()), copies)
 
 
 def repair_lines(checks: Mapping[str, TickerCheck], file: str) -> list[str]:

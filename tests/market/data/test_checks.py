@@ -90,6 +90,15 @@ def test_copied_rows_are_counted(caplog: pytest.LogCaptureFixture) -> None:
     ]
 
 
+def test_closes_alone_are_judged_by_whole_rows_as_inspect_does(caplog: pytest.LogCaptureFixture) -> None:
+    prices = MARKET.generate()
+    rows = prices.index[prices["ticker"] == "S0039"]
+    prices.loc[rows[:200], ["open", "high", "low"]] = np.nan
+    prices.loc[rows[200:230], "close"] *= 0.8  # of fewer than 100 whole rows
+    build_panel(prices, **SIZES)
+    assert any("closes of 1 of 40 tickers, first S0039, are adjusted" in message for message in caplog.messages)
+
+
 @pytest.mark.parametrize("ratio", [2.37, 1 / 12])
 def test_a_spin_off_and_a_reverse_split_count_as_splits(ratio: float, caplog: pytest.LogCaptureFixture) -> None:
     build_panel(with_splits({"S0003": ratio}), **SIZES)

@@ -11,6 +11,7 @@ from jaxtyping import Bool, Float
 from eigen2.market.data.cleaning.blocks import Calendar
 from eigen2.market.data.cleaning.levels import (
     Bars,
+    Floats,
     any_of,
     company_numbers,
     find_jumps,
@@ -79,18 +80,20 @@ def find(block: pd.DataFrame, calendar: Calendar, limits: Limits, indicators: Se
     missing = np.isnan(np.stack([rows.open, rows.high, rows.low, rows.close], axis=1))
     found = {"missing_price": np.where(priced, missing.any(axis=1), missing[:, CLOSE])}
     found |= _duplicates(rows, prices, limits) | _wrong_days(rows, calendar)
-    found["close_basis"], cells["outside_bar"] = _outside(rows, np.where(priced[:, None], prices, np.nan), limits)
+    bars = _with_prices(rows, np.where(priced[:, None], prices, np.nan))
+    found["close_basis"] = close_basis(bars, limits)
+    cells["outside_bar"] = _outside(bars, found["close_basis"], limits)
     prices = _without(prices, cells["outside_bar"])
     most, least = (edge(prices[:, OPEN], prices[:, CLOSE]) for edge in (np.fmax, np.fmin))
     with np.errstate(over="ignore"):
         wicks = {HIGH: prices[:, HIGH] > most * limits.wick, LOW: prices[:, LOW] * limits.wick < least}
-    bars = priced & ~found["close_basis"]
-    cells["wick"] = _cells(len(block), {column: mask & bars for column, mask in wicks.items()})
+    shaped = priced & ~found["close_basis"]
+    cells["wick"] = _cells(len(block), {column: mask & shaped for column, mask in wicks.items()})
     prices = _without(prices, cells["wick"])
     has_close = ~np.isnan(prices[:, CLOSE]) & priced
     single = ~any_of(found, "duplicate", "conflicting_duplicate", "weekend", "stray_day")
     alone = has_close & single
-    rows = replace(rows, open=prices[:, OPEN], high=prices[:, HIGH], low=prices[:, LOW], close=prices[:, CLOSE])
+    rows = _with_prices(rows, prices)
     found["repeated_row"] = np.isin(rows.row, rows.row[single][repeated(rows.take(single))]) & priced
     flat = has_close & (np.fmax.reduce(prices, axis=1) == np.fmin.reduce(prices, axis=1))
     found |= _untraded(rows, flat, alone, limits)
@@ -119,6 +122,10 @@ def _cells(rows: int, wrong: dict[int, Mask]) -> Cells:
     for column, mask in wrong.items():
         cells[:, column] = mask
     return cells
+
+
+def _with_prices(rows: Bars, prices: Prices) -> Bars:
+    return replace(rows, **dict(zip(PRICE_COLUMNS, prices.T, strict=True)))
 
 
 def _without(prices: Prices, *wrong: Cells) -> Prices:
@@ -171,32 +178,39 @@ def _wrong_days(rows: Bars, calendar: Calendar) -> dict[str, Mask]:
     return {"weekend": closed[day], "stray_day": stray[day]}
 
 
-def _outside(rows: Bars, prices: Prices, limits: Limits) -> tuple[Mask, Cells]:
-    """Find tickers whose close lies outside the bar throughout, and on other tickers what lies outside.
+def close_basis(bars: Bars, limits: Limits) -> Mask:
+    """Find the bars of tickers whose close lies outside the bar throughout."""
+    tickers = bars.stretch.max(initial=-1) + 1
+    whole = ~np.isnan(bars.open + bars.high + bars.low + bars.close)
+    masks = (_is_outside(bars.close, bars, limits), whole)
+    count, total = (np.bincount(bars.stretch[mask], minlength=tickers) for mask in masks)
+    return ((count > total * CLOSE_BASIS_SHARE) & (count >= CLOSE_BASIS_ROWS))[bars.stretch]
+
+
+def _is_outside(price: Floats, bars: Bars, limits: Limits) -> Mask:
+    tolerance = limits.tolerance_bps / 10_000
+    with np.errstate(over="ignore"):
+        return (price > bars.high * (1 + tolerance)) | (price < bars.low * (1 - tolerance))
+
+
+def _outside(bars: Bars, basis: Mask, limits: Limits) -> Cells:
+    """Find what lies outside the bar on tickers whose close is not on another basis.
 
     An open outside is wrong. A close outside is wrong if the next price, or without one the last close, is nearer to
     the bar; else the bar is.
     """
-    tolerance = limits.tolerance_bps / 10_000
-    open_, high, low, close = prices.T
-    with np.errstate(over="ignore"):
-        highest, lowest = high * (1 + tolerance), low * (1 - tolerance)
-    open_out, close_out = ((price > highest) | (price < lowest) for price in (open_, close))
-    tickers, whole = rows.stretch[-1] + 1, ~np.isnan(prices).any(axis=1)
-    count, total = (np.bincount(rows.stretch[mask], minlength=tickers) for mask in (close_out, whole))
-    basis = ((count > total * CLOSE_BASIS_SHARE) & (count >= CLOSE_BASIS_ROWS))[rows.stretch]
-    wrong = _cells(len(close), {OPEN: open_out & ~basis})
-    close_out &= ~basis
+    open_out, close_out = (_is_outside(price, bars, limits) & ~basis for price in (bars.open, bars.close))
+    wrong = _cells(len(basis), {OPEN: open_out})
     if close_out.any():
-        same = rows.stretch[1:] == rows.stretch[:-1]
-        first = np.where(np.isnan(open_), close, open_)
+        same, close = bars.stretch[1:] == bars.stretch[:-1], bars.close
+        first = np.where(np.isnan(bars.open), close, bars.open)
         following = np.append(np.where(same, first[1:], np.nan), np.nan)
         near = np.where(np.isnan(following), np.append(np.nan, np.where(same, close[:-1], np.nan)), following)
-        edge = np.fmax(np.fmin(close, high), low)
+        edge = np.fmax(np.fmin(close, bars.high), bars.low)
         of_close, of_bar = (np.abs(np.log(near / price)) for price in (close, edge))
         wrong[:, CLOSE] |= close_out & ~(of_close < of_bar)
         wrong[:, :CLOSE] |= (close_out & ~(of_bar <= of_close))[:, None]
-    return basis, wrong
+    return wrong
 
 
 def _reused(traded: Bars, rows: Bars, calendar: Calendar) -> Mask:
