@@ -142,7 +142,7 @@ def times_of_day(column: pa.Array) -> Stamps:
 
 def _guess_text(columns: Iterator[pa.Array], given: str | None, where: str) -> str:
     left: Sequence[str] = (ISO, *COMPACT, EPOCH, *FORMATS) if given is None else (given, ISO)
-    first, differ = "", False
+    unclear = ""
     for column in columns:
         if pa.types.is_temporal(column.type):
             return ISO
@@ -150,15 +150,16 @@ def _guess_text(columns: Iterator[pa.Array], given: str | None, where: str) -> s
         text = text[text != ""]
         if text.empty:
             continue
-        first = first or text.iloc[0]
         parsed = _best(text, left)
         left = [*parsed]
         if given is not None or len(left) == 1:
             return left[0]
-        differ |= not all(np.array_equal(days, parsed[left[0]], equal_nan=True) for days in parsed.values())
-    if differ:
+        stamps = np.stack([*parsed.values()])
+        differ = ((stamps != stamps[0]) & ~np.isnat(stamps)).any(axis=0)
+        unclear = unclear or "".join(text[differ].iloc[:1])
+    if unclear:
         raise UserError(
-            f"{where} has dates such as {first!r}, whose day and month cannot be told apart: say which comes first "
+            f"{where} has dates such as {unclear!r}, whose day and month cannot be told apart: say which comes first "
             f"with --csv.date_format {' or '.join(left)} of data prepare"
         )
     return left[0]

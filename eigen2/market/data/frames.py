@@ -21,7 +21,7 @@ WHERE = "the DataFrame"
 ZONE = re.compile(r"(?<=:\d\d)(Z|[+-]\d\d:?\d\d)$")  # at the end of a time
 
 
-def frame_prices(frame: pd.DataFrame, features: Sequence[str] = ()) -> pd.DataFrame:
+def frame_prices(frame: object, features: Sequence[str] = ()) -> pd.DataFrame:
     """Return the prices of a DataFrame as `read_prices` returns those of a file; the DataFrame stays as it is.
 
     It is long, with the columns of `read_prices`, where date and ticker may be levels of the index; or has a column for
@@ -33,6 +33,8 @@ def frame_prices(frame: pd.DataFrame, features: Sequence[str] = ()) -> pd.DataFr
         UserError: when it has none of these forms or no rows, a date, ticker or number cannot be read, a number is
             infinite, or a (date, ticker) appears twice.
     """
+    if not isinstance(frame, pd.DataFrame):
+        raise UserError(f"the prices are a {type(frame).__name__}: give a DataFrame")
     long = _long(frame)
     names, own = [str(name) for name in long.columns], {name.strip().lower() for name in features}
     plain, folded = [name.strip().lower() for name in names], fold_all(names)

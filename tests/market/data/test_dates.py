@@ -58,6 +58,11 @@ def test_later_batches_tell_day_and_month_apart():
     assert guess(["05/05/2020"]).parse(pa.array(["05/05/2020"])).tolist() == [pd.Timestamp("2020-05-05")]
 
 
+def test_of_several_formats_an_ambiguous_date_is_named():
+    with pytest.raises(UserError, match="dates such as '01/02/2020', whose day and month cannot be told apart"):
+        guess(["2020-01-01", "01/02/2020"])
+
+
 def test_a_given_format_counts_for_what_is_not_iso():
     assert guess(["01/02/2020"], given="%m/%d/%Y").text == "%m/%d/%Y"
     assert guess(["2020-01-13"], given="%m/%d/%Y").text == ISO

@@ -133,3 +133,8 @@ def test_features_come_along() -> None:
 def test_frames_that_cannot_be_read(frame: pd.DataFrame, words: str) -> None:
     with pytest.raises(UserError, match=f"^the DataFrame .*{words}"):
         frame_prices(frame)
+
+
+def test_what_is_no_frame_is_refused() -> None:
+    with pytest.raises(UserError, match=r"^the prices are a Series: give a DataFrame$"):
+        frame_prices(LONG["close"])

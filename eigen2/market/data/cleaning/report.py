@@ -77,7 +77,7 @@ class Report:
             total = len(self._inputs) + len(self._skipped)
             lines += [f"skipped {len(self._skipped):,} of {total:,} files:"]
             lines += [f"  {reason}" for reason in self._skipped[:SHOWN_INPUTS]]
-        left_out = sorted({name for each in self._inputs for name in each["left_out"]})
+        left_out = sorted({name for each in self._inputs for name in each["left_out"] if name.strip()})
         if factors := [name for name in left_out if name.strip().lower() in CRSP_FACTORS]:
             lines.append(f"left out {some(factors)}: divide prices by cfacpr and multiply volumes by cfacshr first")
         if joined := [name for name in left_out if name not in factors]:

@@ -268,7 +268,9 @@ def test_columns_that_are_left_out_are_named(tmp_path: Path) -> None:
     report = inspect([own, plain])
     assert "left out 'mood', 'note': join them to the result by date and ticker" in str(report)
     assert [each["left_out"] for each in report.as_dict()["inputs"]] == [["mood", "note"], []]
-    assert "left out" not in str(inspect([plain]))
+    comma = tmp_path / "comma.csv"  # at the end of every line
+    comma.write_text(prices.to_csv(index=False).replace("\n", ",\n"))
+    assert all("left out" not in str(inspect([file])) for file in (plain, comma))
     assert "days apart" not in str(inspect([plain]))
     prices[prices["date"].dt.day_of_week == 0].to_parquet(tmp_path / "weekly.parquet", index=False)
     assert "rows are 7 days apart" in str(inspect([tmp_path / "weekly.parquet"]))
