@@ -91,7 +91,7 @@ KINDS: dict[str, tuple[pd.DataFrame, dict[int, str], str]] = {
         "",
     ),
     "ticker_reused_penny_stock_then_ipo": (
-        joined(table(flat("A", [0.1, 0.2, 0.2])), series([12.0, 12.1], first="2020-04-06")),
+        joined(table(flat("A", [0.1, 0.12, 0.12])), series([12.0, 12.1], first="2020-04-06")),
         dict.fromkeys(range(3), "reused_ticker"),
         "",
     ),
