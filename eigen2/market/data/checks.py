@@ -37,7 +37,7 @@ def check_ticker(values: Float[np.ndarray, "days 5"], dates: Shaped[np.ndarray, 
     Values are open, high, low, close and volume, NaN where missing; open and close are on days without trading.
     """
     row, limits = np.flatnonzero(np.isfinite(values[:, [OPEN, CLOSE]]).any(axis=1)), Limits()
-    bars = Bars(row, np.zeros_like(row), dates[row], *values[row].T, np.diff(row, prepend=row[:1] - 1) > 1)
+    bars = Bars(row, np.zeros_like(row), dates[row], np.diff(row, prepend=row[:1] - 1) > 1, *values[row].T)
     copies, basis = bars.days[repeated(bars)], close_basis(bars, limits)
     bars = bars.comparable(np.isfinite(bars.close) | ~basis, basis)
     last = bars.last_close

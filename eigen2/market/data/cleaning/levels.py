@@ -60,12 +60,12 @@ class Bars:
     row: Int[np.ndarray, " bars"]
     stretch: Int[np.ndarray, " bars"]
     days: Shaped[np.ndarray, " bars"]
+    resumes: Mask
     open: Floats
     high: Floats
     low: Floats
     close: Floats
     volume: Floats
-    resumes: Mask
 
     @staticmethod
     def of(block: pd.DataFrame) -> Bars:
@@ -73,7 +73,7 @@ class Bars:
         ticker, days = pd.factorize(block["ticker"])[0], block["date"].to_numpy().astype("datetime64[D]")
         empty = block[["open", "close"]].isna().all(axis=1).to_numpy()
         resumes = np.append(False, empty[:-1] & (ticker[1:] == ticker[:-1]))[: len(block)]
-        return Bars(np.arange(len(block)), ticker, days, *(block[name].to_numpy() for name in VALUES), resumes)
+        return Bars(np.arange(len(block)), ticker, days, resumes, *(block[name].to_numpy() for name in VALUES))
 
     def take(self, kept: Mask) -> Bars:
         """Return some of the bars."""
