@@ -222,20 +222,21 @@ class MarketDataModule(RolloutDataModule):
 
     def build(self, agents: int, device: torch.device) -> None:
         """Make the encoder and the two environments."""
-        columns, rules = self.investable_columns, self.rules
+        columns, rules, stops = self.investable_columns, self.rules, self.panel.splits.stops
         if self._spec is None:
             self.encoder = ENCODERS[self.encoding](self.panel, columns, self.context_days, self.episode, device)
         else:
             self.encoder = MarketEncoder.restore(self._spec, self.panel, self.episode, device)
         prices = remapped(self.panel).prices[: self.panel.splits.holdout.start, columns]
         percent = TradeModel(rules, self.account).reward_per_percent(len(columns))
-        outcomes = torch.from_numpy(relative_returns(prices, rules) * percent).clamp(-MAX_OBSERVED, MAX_OBSERVED)
+        outcomes = torch.from_numpy(relative_returns(prices, rules, stops) * percent).clamp(-MAX_OBSERVED, MAX_OBSERVED)
         self._outcomes = outcomes.half().to(device)
         windows = self.windows_per_generation + self.exploration_windows
-        credit, self.capacity = self.credit == "order", self.account.capacity(self._traded_value)
-        self.eval_env = make_environment(prices, rules, agents, windows, device, self.account, self.capacity, credit)
-        validation = len(self.validation_starts())
-        self.val_env = make_environment(prices, rules, agents + 1, validation, device, self.account, self.capacity)
+        self.capacity = self.account.capacity(self._traded_value)
+        money: dict[str, Any] = {"account": self.account, "capacity": self.capacity, "stops": stops}
+        orders = self.credit == "order"
+        self.eval_env = make_environment(prices, rules, agents, windows, device, credit_orders=orders, **money)
+        self.val_env = make_environment(prices, rules, agents + 1, len(self.validation_starts()), device, **money)
 
     def needed_bytes(self, agents: int) -> dict[str, int]:
         """Return the bytes of the encoder and of both environments, and of mapped prices, which all are read."""

@@ -216,11 +216,11 @@ def episode(data: MarketDataModule, validation: bool) -> list[dict[str, Tensor]]
     chance = torch.Generator().manual_seed(0)
     observation, _ = env.reset(options=options)
     seen: list[dict[str, Tensor]] = [{**data.network_inputs(observation), "day": observation["day"]}]
-    for _ in range(data.window_days - 1):
+    terminated = torch.zeros(1)
+    while not terminated.all():
         unit = torch.rand(env.agents, env.windows, *env.action_shape, generator=chance) * 2 - 1
         observation, reward, terminated, *_ = env.step(env.native_action(unit))
         seen.append({**data.network_inputs(observation), "day": observation["day"], "reward": reward})
-    assert terminated.all()
     return seen
 
 
@@ -249,6 +249,27 @@ def test_an_episode_touches_its_own_days_only(validation: bool) -> None:
     assert rewards.ne(0).sum() > 50
     other = episode(built(changed_after(data.panel, own.stop - 10)), validation=True)
     assert not torch.equal(other[-1]["columns"], episode(data, validation=True)[-1]["columns"])
+
+
+@pytest.mark.parametrize("mode", ["orders", "weights"])
+def test_no_price_after_the_training_days_tells_what_a_halted_column_is_worth(mode: Any) -> None:
+    """One column halts for the last days, another for so many that it counts as delisted, though it trades again."""
+    changes: dict[str, Any] = {"rules": TradingRules(mode, max_holding_days=5), "trading_days": 25}
+    panel = built(**changes).panel
+    prices, end = panel.prices.copy(), panel.splits.train[-1].stop
+    prices[end - 3 : end, 1] = prices[end - 21 : end, 2] = np.nan
+    # the only window there is ends on the last day of training
+    panel = replace(panel, prices=prices, splits=replace(panel.splits, train=(range(end - 30, end),)))
+    gone = prices.copy()
+    gone[end:] = np.nan
+    ours = built(panel, **changes)
+    for later in (changed_after(panel, end), replace(panel, prices=gone)):
+        theirs = built(later, **changes)
+        rewards = [torch.stack([part["reward"] for part in episode(data, False)[1:]]) for data in (ours, theirs)]
+        assert torch.equal(*rewards)
+        assert rewards[0].any()
+        known = [data._outcomes[end - 30 : end - 5].nan_to_num() for data in (ours, theirs)]
+        assert torch.equal(*known)
 
 
 def test_a_generation_fills_the_buffer_with_its_transitions() -> None:

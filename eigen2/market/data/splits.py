@@ -113,6 +113,11 @@ class Splits:
         return Splits.from_days(len(dates), validation_days, len(dates) - holdout, validation_spans, dated)
 
     @property
+    def stops(self) -> list[int]:
+        """Return the days, ascending, on which spans of training and validation days have ended."""
+        return sorted(span.stop for span in (*self.train, *self.validation))
+
+    @property
     def train_days(self) -> Int[np.ndarray, " days"]:
         """Return the training days, ascending."""
         return np.concatenate([np.arange(span.start, span.stop) for span in self.train])

@@ -186,7 +186,8 @@ class AverageEncoder(MarketEncoder):
 
         Prices of the holdout do not count: a ticker that stops trading before it may trade again there.
         """
-        returns = relative_returns(panel.prices[: panel.splits.holdout.start, self.investable], self.episode.rules)
+        prices = panel.prices[: panel.splits.holdout.start, self.investable]
+        returns = relative_returns(prices, self.episode.rules, panel.splits.stops)
         return fit_ridge(self.rows, returns, self.complete(spans), self.episode.rules.holding_days)
 
     def complete(self, spans: Sequence[range]) -> list[range]:

@@ -1,5 +1,8 @@
 """Prices of each day by column, and what follows from them: what can be ordered and closed, and at which price."""
 
+from collections.abc import Sequence
+from itertools import pairwise
+
 import numpy as np
 from jaxtyping import Bool, Float, Float32, Int, Int16
 
@@ -12,7 +15,7 @@ NO_ORDER = np.float32(1e9)  # least size of an order in a column that is no memb
 
 
 def market_table(
-    prices: Float32[np.ndarray, "days columns bars"], delisting_return: float = 0.0
+    prices: Float32[np.ndarray, "days columns bars"], delisting_return: float = 0.0, stops: Sequence[int] = ()
 ) -> Float32[np.ndarray, "days 5 columns"]:
     """Return each day's rows by column: open, highest and lowest price from the open on, last close, least order size.
 
@@ -20,7 +23,8 @@ def market_table(
     column is no member, `NO_ORDER`: it can be closed, not opened. The last close is 0 before the first. Without high or
     low, the higher or lower of open and close takes its place. With a `delisting_return` other than 0, the least size
     of a column is NaN once it has stopped trading for good, and its last close changes by that return unless it was
-    `bought_for_cash`. If it ends within the last 20 days it counts as listed: it may be late, or halted.
+    `bought_for_cash`. If it ends within the last 20 days it counts as listed: it may be late, or halted. Before each of
+    `stops`, ascending, that is judged by the days before it alone.
     """
     may_open, prices = members(prices), prices[..., :4]
     valid = np.isfinite(prices) & (prices > 0)
@@ -30,11 +34,12 @@ def market_table(
     least_size = np.where(valid[..., CLOSE], np.where(may_open, np.float32(1), NO_ORDER), np.float32(np.inf))
     last_close = last_valid(close)
     if delisting_return:
-        ends = len(prices) - traded[::-1].argmax(0)
-        for column in np.flatnonzero(ends + LISTED_DAYS <= len(prices)):
-            gone = slice(ends[column], None), column
-            last_close[gone] *= np.float32(1 if bought_for_cash(close[:, column]) else 1 + delisting_return)
-            least_size[gone] = np.nan
+        for start, stop in pairwise((0, *stops, len(prices))):
+            ends = stop - traded[:stop][::-1].argmax(0)
+            for column in np.flatnonzero(ends + LISTED_DAYS <= stop):
+                gone = slice(max(ends[column], start), stop), column
+                last_close[gone] *= np.float32(1 if bought_for_cash(close[:stop, column]) else 1 + delisting_return)
+                least_size[gone] = np.nan
     rows = open_, np.fmax(open_, high), np.fmin(open_, low), last_close, least_size
     return np.ascontiguousarray(np.stack(rows, axis=1))  # days next to each other, whatever the layout of prices
 
@@ -50,12 +55,18 @@ def bought_for_cash(close: Float[np.ndarray, " days"]) -> bool:
 
 
 def final_closes(
-    market: Float32[np.ndarray, "days 5 columns"], days: Int[np.ndarray, " some"], columns: Int[np.ndarray, " some"]
+    market: Float32[np.ndarray, "days 5 columns"],
+    days: Int[np.ndarray, " some"],
+    columns: Int[np.ndarray, " some"],
+    stops: Sequence[int] = (),
 ) -> Float32[np.ndarray, " some"]:
-    """Return the close of a day and column; without one the next price, mostly an open, if the table has one."""
+    """Return the close of a day and column; without one the next price, mostly an open.
+
+    Where there is none before the next of `stops` or the end of the table, it is the last close.
+    """
     close: np.ndarray = market[days, CLOSE, columns]
     for i in np.flatnonzero(halted(market[days, :, columns].T)):
-        later = market[days[i] :, :, columns[i]].T
+        later = market[days[i] : next((stop for stop in stops if stop > days[i]), None), :, columns[i]].T
         priced = np.flatnonzero((later[OPEN] > 0) | has_close(later))
         if priced.size:
             first = later[:, priced[0]]

@@ -1,6 +1,7 @@
 """What environments of the market share: the windows of an episode, and the agents' accounts."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -45,7 +46,8 @@ class MarketEnvironment(ABC):
 
     Accounts are in the order (agents, windows). `prices` are those of the investable columns: open, high, low, close,
     NaN where a column did not trade, and with membership whether it may be opened. `capacity` is the most money that an
-    order puts into each column; None is any.
+    order puts into each column; None is any. `stops` are days, ascending, before which windows end that know nothing of
+    later prices, see `market_table` and `final_closes`.
     """
 
     observation_fields: dict[str, Field]
@@ -61,8 +63,9 @@ class MarketEnvironment(ABC):
         device: torch.device | str,
         account: AccountRules,
         capacity: Capacity,
+        stops: Sequence[int],
     ) -> None:
-        self._market = market_table(np.asarray(prices, np.float32), rules.delisting_return)
+        self._market, self._stops = market_table(np.asarray(prices, np.float32), rules.delisting_return, stops), stops
         self.num_days, _, self.num_columns = self._market.shape
         self.rules, self.agents, self.windows, self.device = rules, agents, windows, torch.device(device)
         self._shape = (agents, windows, self.num_columns)
@@ -159,7 +162,8 @@ class MarketEnvironment(ABC):
     def _settle_prices(self) -> None:
         """Make the closes of the last day those at which positions end, see `final_closes`."""
         window, column = (self.accounts.shares.reshape(self._shape) != 0).any(0).nonzero()
-        self._bars[CLOSE, window, column] = final_closes(self._market, self._start[window] + self._step, column)
+        days = self._start[window] + self._step
+        self._bars[CLOSE, window, column] = final_closes(self._market, days, column, self._stops)
 
     def _tensor(self, values: np.ndarray) -> Tensor:
         tensor = torch.from_numpy(values)

@@ -3,6 +3,7 @@
 State is kept in NumPy on the host: a day is many small operations, for which a GPU would only be waited for.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -73,9 +74,9 @@ class TradingEnvironment(MarketEnvironment):
     price at the next open is dropped. With membership (see `MarketPanel.prices`) no order opens a column on a day on
     which it is no member; a position that it has runs on as any other. A position in a column without a price keeps its
     last valid close. If it must be sold on such a day, it is sold at the next price, mostly an open, with the reason
-    "halted"; the end of the window does not wait for that day, but takes its price. Where the column has stopped
-    trading for good (see `market_table`), the last close, changed by `delisting_return`, is the price, and the reason
-    "delisted"; where the table ends, the last close.
+    "halted"; the end of the window does not wait for that day, but takes its price, or the last close where there is
+    none before the next of `stops` or the end of the table. Where the column has stopped trading for good (see
+    `market_table`), the last close, changed by `delisting_return`, is the price, and the reason "delisted".
 
     With `TradingRules.early_close` agents close positions too, on settlement days as well: on a day with a price, a
     coefficient that would not open the position of its column orders it to be sold. That order fills and is dropped as
@@ -110,8 +111,9 @@ class TradingEnvironment(MarketEnvironment):
         credit_orders: bool = False,
         account: AccountRules = AccountRules(),
         capacity: Capacity = None,
+        stops: Sequence[int] = (),
     ) -> None:
-        super().__init__(prices, rules, agents, windows, device, account, capacity)
+        super().__init__(prices, rules, agents, windows, device, account, capacity, stops)
         self._draws = tie_breaks(np.asarray(prices, np.float32))
         columns, accounts = self.num_columns, agents * windows
         self.credit_steps = rules.max_holding_days - 1 if credit_orders else 0
@@ -345,7 +347,7 @@ class TradingEnvironment(MarketEnvironment):
             closed = (days >= days_left) & can_close(bars)
             if last == end:
                 final = self._start[window] + self._length - 1
-                bars[CLOSE, :, -1], closed[:, -1] = final_closes(self._market, final, column), True
+                bars[CLOSE, :, -1], closed[:, -1] = final_closes(self._market, final, column, self._stops), True
             reached, price = exit_prices(side * bars, side, take_profit, days > days_left)
             closed |= reached
             if closed.any(1).all():

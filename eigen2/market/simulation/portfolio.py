@@ -1,5 +1,6 @@
 """The portfolio environment: target weights of all columns, to which accounts are rebalanced every few days."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -46,13 +47,14 @@ class PortfolioEnvironment(MarketEnvironment):
         device: torch.device | str = "cpu",
         account: AccountRules = AccountRules(),
         capacity: Capacity = None,
+        stops: Sequence[int] = (),
     ) -> None:
         if (cost := rules.side_cost * account.max_leverage) >= 1:
             raise UserError(
                 f"data.rules.cost_bps + slippage_bps at data.account.max_leverage {account.max_leverage:g} take "
                 f"{100 * cost:g} % of the equity: lower one of them below 100 %"
             )
-        super().__init__(prices, rules, agents, windows, device, account, capacity)
+        super().__init__(prices, rules, agents, windows, device, account, capacity, stops)
         self.action_shape = (self.num_columns, 1)
         self.observation_fields = {**MONEY_FIELDS, "weight": Field((self.num_columns,), torch.float16)}
         self._sums = np.zeros((2, agents * windows))  # statistics of the episode
@@ -152,11 +154,12 @@ def make_environment(
     account: AccountRules = AccountRules(),
     capacity: Capacity = None,
     credit_orders: bool = False,
+    stops: Sequence[int] = (),
 ) -> MarketEnvironment:
     """Return the environment of the rules' mode; `credit_orders` has an effect on orders alone."""
     if rules.mode == "weights":
-        return PortfolioEnvironment(prices, rules, agents, windows, device, account, capacity)
-    return TradingEnvironment(prices, rules, agents, windows, device, credit_orders, account, capacity)
+        return PortfolioEnvironment(prices, rules, agents, windows, device, account, capacity, stops)
+    return TradingEnvironment(prices, rules, agents, windows, device, credit_orders, account, capacity, stops)
 
 
 def needed_bytes(rules: TradingRules, days: int, columns: int, agents: int, windows: int) -> int:
