@@ -21,6 +21,7 @@ from eigen2.market.data.splits import default_days
 from eigen2.market.data.universe import Universe, resolve
 from eigen2.market.features.averages import CLIP
 from eigen2.market.features.encoding import AverageEncoder
+from eigen2.market.networks.columns import RIDGE
 from eigen2.market.simulation.account import AccountRules
 from eigen2.market.simulation.base import EpisodeSettings
 from eigen2.market.simulation.portfolio import make_environment
@@ -28,7 +29,7 @@ from eigen2.market.simulation.rules import TradingRules
 from eigen2.market.simulation.windows import window_options, window_starts
 from eigen2.market.synthetic.generator import SyntheticMarket
 
-PARTS = ("market", "columns", "portfolio")  # parts of an observation, in this order
+PARTS = ("market", "columns", RIDGE, "portfolio")  # parts of an observation, in this order
 SPLITS = ("train", "validation", "holdout")
 Observation = Float32[np.ndarray, " size"]
 
@@ -37,8 +38,8 @@ class TradingEnv(gymnasium.Env[Any, Any]):
     """One account in one window: a standard single-agent environment, `gymnasium.make("eigen2/Trading-v0", ...)`.
 
     An observation is a float32 vector in [-5, 5], the concatenated inputs of `AverageEncoder`: `market`, the groups'
-    descriptions and the fraction of the window left; `columns`, each column's description; `portfolio`, eight numbers
-    per column, or three where the rules' mode is weights.
+    descriptions and the fraction of the window left; `columns`, each column's description; `ridge`, its forecast;
+    `portfolio`, eight numbers per column, or three where the rules' mode is weights.
 
     An action is a float32 vector in [-1, 1], two numbers per column: size and take-profit, from the lowest to
     the highest that the rules allow; values outside are clipped. In mode weights it is a score per column, and a step
@@ -49,6 +50,8 @@ class TradingEnv(gymnasium.Env[Any, Any]):
     last `info` also holds `summary`, from the environment's `get_episode_summary`.
 
     Further arguments are as in `MarketDataModule`; `synthetic`, `investable`, `rules`, `account` may be dictionaries.
+    For `validation_spans`, `validation_from` and `holdout_from` give a panel that was built with them; there is no
+    `benchmark`.
 
     Args:
         panel: a panel in place of prices, with its splits and indicators; environments may share it.
@@ -124,7 +127,8 @@ class TradingEnv(gymnasium.Env[Any, Any]):
         episode = EpisodeSettings(rules, account, trading_days, settlement_days)
         self._encoder = AverageEncoder(panel, self.investable, context_days, episode)
         capacity = account.capacity(panel.traded_value[self.investable])
-        self._env = make_environment(panel.prices[:, self.investable], rules, 1, account=account, capacity=capacity)
+        money: dict[str, Any] = {"account": account, "capacity": capacity, "stops": splits.stops}
+        self._env = make_environment(panel.prices[:, self.investable], rules, 1, **money)
         self.action_space = spaces.Box(-1, 1, (math.prod(self._env.action_shape),), np.float32)
         ends = np.cumsum([0, *(math.prod(self._encoder.input_shapes[name]) for name in PARTS)]).tolist()
         self.layout = {name: slice(*ends[i : i + 2]) for i, name in enumerate(PARTS)}

@@ -138,6 +138,21 @@ def test_it_does_not_look_ahead() -> None:
     assert any(result[1] for result in before[1:-1])
 
 
+def test_no_price_of_the_holdout_tells_what_a_halted_column_is_worth() -> None:
+    """Rewards are those of `fit`: a halt that reaches into the holdout ends, for validation, at the last close."""
+    prices = PANEL.prices.copy()
+    prices[163:172, 1] = np.nan
+    later = prices.copy()
+    later[170:] *= 3
+    rewards = []
+    for table in (prices, later):
+        env = trading(panel=replace(PANEL, prices=table), split="validation")
+        env.reset(options={"start_idx": 150})
+        rewards.append([env.step(np.array([-1, -1, 1, 1, -1, -1]))[1] for _ in range(19)])
+    assert rewards[0] == rewards[1]
+    assert rewards[0][-1]
+
+
 # Windows
 
 
