@@ -11,6 +11,7 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
+from eigen2.core.config import from_settings
 from eigen2.core.datamodule import RolloutDataModule, TableColumns, TestResult, TrainedPolicies
 from eigen2.core.environment import Environment, Observation
 from eigen2.core.environment import Policy as AgentPolicy
@@ -25,7 +26,7 @@ from eigen2.market.data.frames import frame_prices
 from eigen2.market.data.panel import FeatureScale, MarketPanel, build_panel
 from eigen2.market.data.panel_rows import MEMBER, check_known, describe_barred, describe_members
 from eigen2.market.data.sample import sample_path
-from eigen2.market.data.source import check_features
+from eigen2.market.data.source import check_features, name_list
 from eigen2.market.data.splits import ENOUGH_DAYS, default_days, describe_days, require_unused, require_window
 from eigen2.market.data.universe import Universe, read_membership, resolve
 from eigen2.market.evaluation.backtest import Market, backtest, write
@@ -154,15 +155,18 @@ class MarketDataModule(RolloutDataModule):
                 require_range(f"data.{name}", value, least=int(name != "holdout_days"), whole=True)
         if path is not None and synthetic is not None:
             raise UserError(f"data.path {path} and data.synthetic are both given; set one of them to null")
-        self.path, self.synthetic, self.rules, self.account = path, synthetic, rules, account
+        self.path, self.synthetic = path, synthetic and from_settings(SyntheticMarket, "synthetic", synthetic)
+        self.rules = rules = from_settings(TradingRules, "rules", rules)
+        self.account = from_settings(AccountRules, "account", account)
+        self.investable = from_settings(Universe, "investable", investable)
         if rules.mode == "weights":
             self.table_columns = (("turnover", "trading/turnover", 1.0),)
         unit = "log return less risk penalty, % a window" if rules.risk_aversion else "log return, % a window"
         shaped = rules.mode == "orders" and rules.reward == "shaped"
         self.fitness_labels = {"unit": "reward a window" if shaped else unit, "over": "agents"}
-        check_features(features)
-        self.investable, self.benchmark, self.membership = investable, benchmark, membership
-        self.indicators, self.features = list(indicators), list(features)
+        self.benchmark, self.membership = benchmark, membership
+        self.indicators, self.features = name_list("indicators", indicators), name_list("features", features)
+        check_features(self.features)
         self._frame: pd.DataFrame | None = None  # prices in place of a file
         self._spec: Mapping[str, Any] | None = None  # inference spec of the fit whose champion is used
 

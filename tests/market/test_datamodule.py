@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import jaxtyping
 import numpy as np
 import pandas as pd
 import pytest
@@ -390,6 +391,19 @@ def test_description() -> None:
     assert "(150 days)" in described["training"]
     assert "(50 days), 3 windows" in described["validation"]
     assert described["holdout"].startswith("none")
+
+
+def test_groups_of_settings_may_be_dictionaries(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # which would refuse them first
+    groups = {"synthetic": {"days": 200}, "rules": {"cost_bps": 1.0}, "account": {"unit_share": 0.5}}
+    data = small(**groups, investable={"top": 2})
+    assert data.synthetic == SyntheticMarket(days=200)
+    assert (data.rules, data.account) == (TradingRules(cost_bps=1.0), AccountRules(unit_share=0.5))
+    assert data.investable == Universe(top=2)
+    with pytest.raises(UserError, match=r"investable is \['S0001'\]; give Universe or a dictionary of its settings"):
+        small(investable=["S0001"])
+    with pytest.raises(UserError, match="features is 'volume'; give a list of names"):
+        small(features="volume")
 
 
 # Columns agents may buy, and columns that come and go

@@ -120,6 +120,13 @@ def warn_of_shift(dates: DateFormat, where: str) -> None:
         log.warning("%s has midnights of UTC+%g written in UTC: they count as days there", where, dates.shift_hours)
 
 
+def name_list(key: str, names: Sequence[str]) -> list[str]:
+    """Return names as a list; raise a UserError for a text, which would be a list of its characters."""
+    if isinstance(names, str):
+        raise UserError(f"{key} is {names!r}; give a list of names")
+    return list(names)
+
+
 def check_features(features: Sequence[str], present: Collection[str] | None = None) -> None:
     """Raise a UserError when a feature is named twice, is one of `COLUMNS`, or is not `present`."""
     for name, times in Counter(features).items():

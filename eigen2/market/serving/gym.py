@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from itertools import chain
+from numbers import Real
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,11 @@ from gymnasium import spaces
 from jaxtyping import Float32
 
 from eigen2.core.config import from_settings
-from eigen2.errors import UserError, require_range
+from eigen2.errors import UserError, one_line, require_range
 from eigen2.market.data.cache import load_panel
 from eigen2.market.data.panel import MarketPanel
 from eigen2.market.data.sample import sample_path
+from eigen2.market.data.source import name_list
 from eigen2.market.data.splits import default_days
 from eigen2.market.data.universe import Universe, resolve
 from eigen2.market.features.averages import CLIP
@@ -99,13 +101,14 @@ class TradingEnv(gymnasium.Env[Any, Any]):
         if sum(market is not None for market in (path, synthetic, panel)) > 1:
             raise UserError("more than one of path, synthetic and panel is given; leave out all but one")
         rules = from_settings(TradingRules, "rules", rules)
-        options: dict[str, Any] = {**split_days, "indicators": indicators, "features": features}
+        options: dict[str, Any] = {**split_days, "indicators": name_list("indicators", indicators)}
+        options["features"] = name_list("features", features)
         if panel is None:
             market = None if synthetic is None else from_settings(SyntheticMarket, "synthetic", synthetic)
             folder = cache_dir if market is None else None
             panel = load_panel(market or path or sample_path(), **options, membership=membership, cache_dir=folder)
         elif given := [
-            name for name, value in {**options, "membership": membership}.items() if value not in (None, (), [])
+            name for name, value in {**options, "membership": membership}.items() if value not in (None, [])
         ]:
             raise UserError(f"{given[0]} is given, but the panel was built with its own; leave out one of them")
         self.panel = panel
@@ -139,8 +142,9 @@ class TradingEnv(gymnasium.Env[Any, Any]):
     ) -> tuple[Observation, dict[str, Any]]:
         """Start a new window; raise UserError for an option other than `start_idx`, or a start not in `starts`."""
         super().reset(seed=seed)
-        start = (options or {}).get("start_idx")
-        if set(options or ()) - {"start_idx"} or (start is not None and start not in self.starts):
+        is_known = options is None or (isinstance(options, Mapping) and set(options) <= {"start_idx"})
+        start = options["start_idx"] if options and is_known else None
+        if not is_known or not (start is None or (isinstance(start, Real) and start in self.starts)):
             known = f"the only one is start_idx, a day index from {self.starts[0]} to {self.starts[-1]}"
             raise UserError(f"reset options are {options}; {known}")
         if start is None:
@@ -153,7 +157,11 @@ class TradingEnv(gymnasium.Env[Any, Any]):
 
         Raises UserError for an action of another shape or that is not finite, RuntimeError once the window has ended.
         """
-        unit, expected = np.array(action, np.float32), self.action_space.shape
+        expected = self.action_space.shape
+        try:
+            unit = np.array(action, np.float32)
+        except (TypeError, ValueError) as error:
+            raise UserError(f"an action that is no array ({one_line(error)}); give {expected} numbers") from error
         if unit.shape != expected or not np.isfinite(unit).all():
             raise UserError(f"an action of shape {unit.shape}; give {expected} numbers in [-1, 1], all of them finite")
         native = self._env.native_action(torch.from_numpy(unit).reshape(1, 1, *self._env.action_shape))

@@ -228,6 +228,8 @@ def test_all_ways_to_name_a_market_give_the_same(tmp_path: Path) -> None:
         ({"investable": {"tickers": ["X"]}}, "X"),
         ({"holdout_days": 60}, "holdout_days is given, but the panel was built with its own"),
         ({"membership": "members.csv"}, "membership is given, but the panel was built with its own"),
+        ({"indicators": "S0001"}, "indicators is 'S0001'; give a list of names"),
+        ({"features": "volume"}, "features is 'volume'; give a list of names"),
     ],
 )
 def test_bad_settings_are_refused_in_one_line(changes: dict[str, Any], words: str) -> None:
@@ -245,14 +247,27 @@ def test_days_are_whole_numbers(name: str, monkeypatch: pytest.MonkeyPatch) -> N
         trading(settlement_days=None)
 
 
-@pytest.mark.parametrize("options", [{"start_idx": value} for value in (18, 101, 40.5, "40")] + [{"reset_mask": True}])
-def test_bad_options_are_refused(options: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "options",
+    [{"start_idx": value} for value in (18, 101, 40.5, "40", np.array([40, 41]))] + [{"reset_mask": True}, [1]],
+)
+def test_bad_options_are_refused(options: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # which would refuse a list first
     with pytest.raises(UserError, match="the only one is start_idx, a day index from 19 to 100"):
         trading().reset(options=options)
 
 
-@pytest.mark.parametrize(("action", "words"), [(np.zeros(5), r"shape \(5,\)"), (np.full(6, np.nan), "them finite")])
-def test_bad_actions_are_refused(action: np.ndarray, words: str) -> None:
+@pytest.mark.parametrize(
+    ("action", "words"),
+    [
+        (np.zeros(5), r"shape \(5,\)"),
+        (np.full(6, np.nan), "them finite"),
+        ("abc", r"no array \(could not convert"),
+        ([[1, 2], [3]], "no array"),
+    ],
+)
+def test_bad_actions_are_refused(action: Any, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # which would refuse what is no array first
     env = trading()
     with pytest.raises(RuntimeError, match=r"reset\(\)"):
         env.step(np.zeros(6))
