@@ -17,6 +17,7 @@ from eigen2.market.simulation.bars import final_closes, market_table
 from eigen2.market.simulation.rules import TradingRules
 from eigen2.market.simulation.windows import window_options
 
+MOST_DAYS = 32_767  # of a window, the largest number in 16 bits
 MAX_OBSERVED = 65_504.0  # bound of observed numbers, the largest in half precision
 MONEY_FIELDS = {
     "day": Field((), torch.int32),
@@ -114,11 +115,16 @@ class MarketEnvironment(ABC):
         options = options or window_options([0] * self.windows, trading_days, self.num_days)
         self._start, self._step = np.array(options["starts"], np.int64), 0
         self._trading_length, self._length = options["trading_days"], options["window_days"]
-        inside = self._start.min() >= 0 and self._start.max() + self._length <= self.num_days
-        if len(self._start) != self.windows or not inside or not 1 <= self._trading_length <= self._length >= 2:
+        most, last = min(self.num_days, MOST_DAYS), self.num_days - self._length
+        if not 1 <= self._trading_length <= self._length or not 2 <= self._length <= most:
             raise UserError(
-                f"windows of {self._trading_length} trading days of {self._length} from {options['starts']}: give "
-                f"{self.windows}, each of 2 or more days, within the {self.num_days} days of prices"
+                f"windows of {self._length} days, {self._trading_length} of them to trade: give 2 to {most} days, 1 or "
+                "more of them to trade"
+            )
+        if len(self._start) != self.windows or not 0 <= self._start.min() <= self._start.max() <= last:
+            raise UserError(
+                f"starts {options['starts']}: give {self.windows}, each on day 0 to {last}, as a window takes "
+                f"{self._length} of {self.num_days} days"
             )
         self._bars = self._current_bars()
         self._clear_episode()

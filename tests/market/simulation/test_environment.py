@@ -305,13 +305,28 @@ def test_an_episode_is_over_when_it_says_so() -> None:
 
 
 @pytest.mark.parametrize(
-    ("starts", "trading_days", "window_days"),
-    [([-1, 0], 2, 6), ([2, 5], 2, 6), ([4, 4], 1, 1), ([4, 4], 0, 4), ([4, 4], 5, 4), ([0, 1, 2], 2, 4)],
+    ("starts", "trading_days", "window_days", "words"),
+    [
+        ([-1, 0], 2, 6, r"^starts \[-1, 0\]: give 2, each on day 0 to 4, as a window takes 6 of 10 days$"),
+        ([2, 5], 2, 6, "each on day 0 to 4"),
+        ([0, 1, 2], 2, 4, "give 2, each on day 0 to 6"),
+        ([4, 4], 1, 1, "^windows of 1 days, 1 of them to trade: give 2 to 10 days, 1 or more of them to trade$"),
+        ([4, 4], 0, 4, "4 days, 0 of them"),
+        ([4, 4], 5, 4, "4 days, 5 of them"),
+        ([0, 0], 5, 11, "give 2 to 10 days"),
+    ],
 )
-def test_bad_windows_are_refused(starts: list[int], trading_days: int, window_days: int) -> None:
+def test_bad_windows_are_refused(starts: list[int], trading_days: int, window_days: int, words: str) -> None:
     env = TradingEnvironment(flat(10), rules(), agents=1, windows=2)
-    with pytest.raises(UserError, match="give 2, each of 2 or more days, within the 10 days of prices"):
+    with pytest.raises(UserError, match=words):
         env.reset(options=window_options(starts, trading_days, window_days))
+
+
+def test_a_window_has_no_more_days_than_observations_count() -> None:
+    env = TradingEnvironment(flat(32_768), rules(), agents=1)
+    assert env.reset(options=window_options([0], 1, 32_767))[0]["days_left"].item() == 32_766
+    with pytest.raises(UserError, match="give 2 to 32767 days"):
+        env.reset()
 
 
 @pytest.mark.parametrize(
