@@ -33,7 +33,7 @@ from eigen2.market.simulation.events import NO_CLOSES, NO_FILLS, ClosedPositions
 from eigen2.market.simulation.rules import CLOSE_REASONS, TradingRules
 
 LEVELS = 255  # steps up to the largest take-profit and, without short sales, the largest coefficient, in observations
-MOST_HELD = 255  # days in observations; only a column without prices keeps a position longer than it may be
+MOST_HELD = 255  # days in observations; only a column without prices keeps a position longer than 250
 MAX_GAIN_PCT = 1e30  # bound of realised gains, as the loss of a short sale is unbounded
 TARGET, GAP, HOLDING, HALTED, DELISTED, WINDOW_END, SIGNAL = range(len(CLOSE_REASONS))
 NO_ORDERS = (NO_FILLS.cell, NO_FILLS.stake, NO_FILLS)
@@ -137,8 +137,9 @@ class TradingEnvironment(MarketEnvironment):
         # and gains last close / entry - side. Infinite prices, where nothing is held, neither close nor gain.
         self._floats = np.zeros((5, accounts * columns), np.float32)
         self._entry, self._take_profit, self._side, self._reward_per_pct, self._scratch = self._floats
-        self._shown = np.zeros((3, accounts * columns), np.uint8)
-        self._held_days, self._target_level, coefficient_level = self._shown
+        self._held_days = np.zeros(accounts * columns, np.int16)
+        self._shown = np.zeros((2, accounts * columns), np.uint8)
+        self._target_level, coefficient_level = self._shown
         self._coefficient_level = coefficient_level.view(np.int8 if rules.allow_short else np.uint8)
         self._counts = np.zeros((5, accounts), np.int64)  # statistics of the episode
         self._trades, self._wins, self._losses, self._days_with_position, self._unfunded = self._counts
@@ -156,12 +157,12 @@ class TradingEnvironment(MarketEnvironment):
     def needed_bytes(days: int, columns: int, agents: int, windows: int) -> int:
         """Return the bytes of an environment: its market, one day of it a window, and the state of every account."""
         market = days * columns * 2 + (days + windows) * columns * 5 * 4
-        return market + agents * windows * (columns * (5 * 4 + 3 + 8) + 11 * 8 + 1)
+        return market + agents * windows * (columns * (5 * 4 + 4 + 8) + 11 * 8 + 1)
 
     @property
     def nbytes(self) -> int:
         """Return the bytes of market and state, and of the record of an agent."""
-        state = (self._draws, self._shown, self._floats, self._counts, self._sums)
+        state = (self._draws, self._held_days, self._shown, self._floats, self._counts, self._sums)
         return super().nbytes + sum(part.nbytes for part in state)
 
     def _clear_episode(self) -> None:
@@ -194,7 +195,7 @@ class TradingEnvironment(MarketEnvironment):
         self.accounts.accrue()
         exits = self._early_closes(action, previous_bars) if self.rules.early_close else NO_CLOSES.cell
         exits_filled = exits[fill_price.take(exits % fill_price.size) > 0]
-        self._held_days += (self._held_days > 0) & (self._held_days < MOST_HELD)
+        self._held_days += self._held_days > 0
         ordered, stakes, fills = self._fill_orders(action, previous_bars, fill_price) if trading else NO_ORDERS
         self.accounts.open(fills)
         if last_day:
@@ -378,7 +379,8 @@ class TradingEnvironment(MarketEnvironment):
         gain = np.divide(self._bars[CLOSE], self._entry.reshape(self._shape), out=self._scratch.reshape(self._shape))
         gain -= self._side.reshape(self._shape)
         gain.clip(-MAX_OBSERVED, MAX_OBSERVED, out=gain)
-        held_days, target, coefficient = self._shown.reshape(3, *self._shape).copy()
+        held_days = np.minimum(self._held_days, MOST_HELD).astype(np.uint8).reshape(self._shape)
+        target, coefficient = self._shown.reshape(2, *self._shape).copy()
         return {
             **self._money_observation(),
             "held_days": self._tensor(held_days),

@@ -186,6 +186,16 @@ def test_what_is_borrowed_and_what_cash_earns() -> None:
     assert account.equity()["equity"].tolist() == close_to(1e5, 1e5, 98_900, 98_790, 98_790, 98_790)
     (trade,) = account.trades().to_dict("records")
     assert (trade["profit"], trade["gain_pct"]) == (pytest.approx(-1210), pytest.approx(-12.1))
+    # a halt of a year and more costs a fee for each of its days, though observations show no more than 255
+    halt = flat(400)
+    halt[2:390] = NAN
+    cheap = AccountRules(unit_share=0.05, borrow_fee_pct=2.52)  # 0.01 % a day
+    chosen = rules(allow_short=True, max_holding_days=3, reward="account")
+    played = play(halt, chosen, {0: {0: (-2, 50)}}, cheap)
+    assert played.seen[389]["held_days"] == [255]
+    (trade,) = played.env.record.trades().to_dict("records")
+    assert (trade["exit_day"], trade["gain_pct"]) == (390, pytest.approx(-3.89))
+    assert (trade["profit"], trade["reward"]) == (pytest.approx(-389), pytest.approx(-38.9))
     idle = account_of(flat(4), rules(), {}, AccountRules(cash_rate_pct=25.2))  # 0.1 % a day
     assert idle.equity()["equity"].tolist() == close_to(1e5, 100_100, 100_200.1, 100_300.3001)
     geared = AccountRules(unit_share=0.5, max_leverage=2, cash_rate_pct=25.2)
