@@ -118,7 +118,7 @@ def require_range(
 
 
 def require_choices(prefix: str, annotated: object, values: Mapping[str, object]) -> None:
-    """Raise a UserError unless each of `values` that a Literal annotates is one of its choices.
+    """Raise a UserError unless each of `values` that a Literal annotates is one of its choices, and a bool is one.
 
     The command line checks them, a call does not. `annotated` is a class or function, `prefix` the keys' group.
     """
@@ -126,3 +126,5 @@ def require_choices(prefix: str, annotated: object, values: Mapping[str, object]
         if get_origin(hint) is Literal and values[name] not in get_args(hint):
             choices = " or ".join(map(str, get_args(hint)))
             raise UserError(f"{prefix}.{name} is {values[name]!r}; it must be {choices}")
+        if hint is bool and not isinstance(values[name], bool):
+            raise UserError(f"{prefix}.{name} is {values[name]!r}; it must be true or false")

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Bool, Float, Float16, Float32, Int, Shaped
 
-from eigen2.errors import UserError, require_range
+from eigen2.errors import UserError, require_choices, require_range
 from eigen2.market.evaluation.performance import RUIN, YEAR
 from eigen2.market.simulation.events import ClosedPositions, OpenedPositions, events_of_agent
 from eigen2.market.simulation.rules import CLOSE_REASONS, TradingRules
@@ -54,6 +54,7 @@ class AccountRules:
     value at the last close."""
 
     def __post_init__(self) -> None:
+        require_choices("data.account", type(self), vars(self))
         for name, most in (("initial_cash", 1e12), ("unit_share", 1), ("max_leverage", 100)):
             require_range(f"data.account.{name}", getattr(self, name), above=0, most=most)
         for name, most in (("cash_rate_pct", 100), ("borrow_fee_pct", 1000)):
