@@ -27,7 +27,7 @@ class AccountRules:
     initial_cash: float = 100_000.0
     """Money at the start of a window (above 0, at most 1e12)."""
     unit_share: float = 0.01
-    """Share of the equity that an order of size 1 puts into a position (above 0, at most 1)."""
+    """Share of the equity that an order of size 1 puts into a position (1e-6 to 1)."""
     max_leverage: float = 1.0
     """Gross exposure allowed, as a multiple of the equity (above 0, at most 100; 1 borrows nothing). Orders of a day
     that ask for more than is left of it are scaled down to that."""
@@ -55,13 +55,19 @@ class AccountRules:
 
     def __post_init__(self) -> None:
         require_choices("data.account", type(self), vars(self))
-        for name, most in (("initial_cash", 1e12), ("unit_share", 1), ("max_leverage", 100)):
+        for name, most in (("initial_cash", 1e12), ("max_leverage", 100)):
             require_range(f"data.account.{name}", getattr(self, name), above=0, most=most)
         for name, most in (("cash_rate_pct", 100), ("borrow_fee_pct", 1000)):
             require_range(f"data.account.{name}", getattr(self, name), least=0, most=most)
         require_range("data.account.volume_cap", self.volume_cap, least=0, most=1)
         require_range("data.account.min_commission", self.min_commission, least=0, most=1e6)
-        require_range("data.account.min_order", self.min_order, least=1e-6, most=self.unit_share)
+        require_range("data.account.unit_share", self.unit_share, least=1e-6, most=1)
+        require_range("data.account.min_order", self.min_order, least=1e-6)
+        if self.min_order > self.unit_share:
+            raise UserError(
+                f"data.account.min_order is {self.min_order:g}; it must be at most data.account.unit_share "
+                f"{self.unit_share:g}: lower min_order too"
+            )
 
     def least_room(self, trading: TradingRules, columns: int) -> float:
         """Return the share of the equity that must be left for a day's orders, so that each takes `min_order` or more.

@@ -235,6 +235,14 @@ def test_a_volume_cap_without_volume_is_refused() -> None:
     assert AccountRules().capacity(np.zeros(3)) is None
 
 
+def test_a_smallest_order_above_the_share_of_a_unit_is_refused() -> None:
+    with pytest.raises(UserError, match=r"min_order is 0.0001; it must be at most data.account.unit_share 5e-05: l"):
+        AccountRules(unit_share=5e-5)
+    with pytest.raises(UserError, match=r"^data.account.unit_share is 5e-07; it must be at least 1e-06 and at most 1$"):
+        AccountRules(unit_share=5e-7)
+    AccountRules(unit_share=1e-6, min_order=1e-6)
+
+
 def test_a_smallest_order_that_never_fits_is_refused() -> None:
     with pytest.raises(UserError, match=r"^data.account.min_order is 0.01: 30 orders a day [^\n]* need 1.46 x the eq"):
         TradingEnvironment(flat(3, 30), rules(max_opens_per_day=90), 1, account=AccountRules(min_order=0.01))
