@@ -64,8 +64,8 @@ class TradingRules:
     wait for a price instead."""
     reward: Literal["account", "shaped"] = "account"
     """Reward of a closed position: `account`, its net gain in basis points of the account's equity at the order; or
-    `shaped`, size x percent gain, as if money had no limit. Fitness is the account's log return in percent, or
-    the sum of shaped rewards."""
+    `shaped`, size x percent gain, as if money had no limit. Fitness is the account's log return in percent, less
+    `zero_trade_penalty` / 100 without a trade, or the sum of shaped rewards."""
     risk_aversion: float = 0.0
     """Factor on a window's downside deviation, in percent, which is subtracted from its log return (0 to 1000; without
     effect on shaped rewards)."""
@@ -74,7 +74,8 @@ class TradingRules:
     inaction_penalty: float = 0.0
     """Subtracted for each trading day without a position at any time (0 to 1e6, in reward units)."""
     zero_trade_penalty: float = 10.0
-    """Subtracted once at the end of a window without a single trade, from fitness too (0 to 1e6, in reward units)."""
+    """Subtracted once at the end of a window without a single trade (0 to 1e6, in reward units); a hundredth of it is
+    subtracted from the window's fitness, in percent, all of it where rewards are shaped."""
 
     def __post_init__(self) -> None:
         require_choices("data.rules", type(self), vars(self))
