@@ -113,7 +113,7 @@ class SyntheticMarket:
     def prices(self) -> Float32[np.ndarray, "days columns 4"]:
         """Return open, high, low and close as the panel holds them: NaN on days without a row. Refuses as `blocks`."""
         prices = np.full((self.days, self.columns, len(PRICE_COLUMNS)), np.nan, dtype=np.float32)
-        for columns in self._column_blocks(COLUMNS_PER_BLOCK):
+        for columns in self._column_blocks():
             kept = self._kept_rows(columns).T
             for i, values in enumerate(self._bars(columns)):
                 prices[:, columns.start : columns.stop, i][kept] = values.T[kept]
@@ -124,12 +124,11 @@ class SyntheticMarket:
         """Return the date of the last day."""
         return np.busday_offset(FIRST_DAY, self.days - 1).astype(object)
 
-    def blocks(self, columns_per_block: int = COLUMNS_PER_BLOCK) -> Iterator[pd.DataFrame]:
-        """Draw the market a few columns (1 or more) at a time; a UserError if prices leave the float32 range."""
-        require_range("columns_per_block", columns_per_block, least=1)
+    def blocks(self) -> Iterator[pd.DataFrame]:
+        """Draw the market a few columns at a time; a UserError if prices leave the float32 range."""
         dates = np.busday_offset(FIRST_DAY, np.arange(self.days)).astype("datetime64[s]")
         width = max(4, len(str(self.columns - 1)))  # names sort by number
-        for columns in self._column_blocks(columns_per_block):
+        for columns in self._column_blocks():
             kept = self._kept_rows(columns)
             tickers = pd.Series([f"S{column:0{width}d}" for column in columns], dtype="str").repeat(kept.sum(axis=1))
             table = {"date": np.broadcast_to(dates, kept.shape)[kept], "ticker": tickers.reset_index(drop=True)}
@@ -142,9 +141,9 @@ class SyntheticMarket:
         """Return all `blocks` as one table, as `read_prices` would, sorted by (ticker, date)."""
         return pd.concat(self.blocks(), ignore_index=True)
 
-    def _column_blocks(self, columns_per_block: int) -> Iterator[range]:
+    def _column_blocks(self) -> Iterator[range]:
         columns = range(self.columns)
-        return (columns[start : start + columns_per_block] for start in columns[::columns_per_block])
+        return (columns[start : start + COLUMNS_PER_BLOCK] for start in columns[::COLUMNS_PER_BLOCK])
 
     def _drift(self, columns: range) -> Float[np.ndarray, "columns days"]:
         if self.signal == 0:
@@ -208,15 +207,15 @@ class SyntheticMarket:
         return np.stack([self._rng(role, column).standard_normal(self.days) for column in columns])
 
 
-def write_parquet(market: SyntheticMarket, path: str | Path, *, columns_per_block: int = COLUMNS_PER_BLOCK) -> None:
+def write_parquet(market: SyntheticMarket, path: str | Path) -> None:
     """Write the market as a Parquet file, complete or not at all.
 
-    A row group holds `columns_per_block` columns (1 or more), which are in memory at once. A UserError if the path does
-    not end in .parquet or cannot be written, or prices leave the float32 range.
+    A row group holds some columns, which are in memory at once. A UserError if the path does not end in .parquet or
+    cannot be written, or prices leave the float32 range.
     """
     path = Path(path)
     if path.suffix != ".parquet":
         raise UserError(f"the market's file is {str(path)!r}: name one that ends in .parquet")
     with writing(repr(str(path))), replacing(path) as draft, pq.ParquetWriter(draft, SCHEMA, **PARQUET) as writer:
-        for block in market.blocks(columns_per_block):
+        for block in market.blocks():
             writer.write_table(pa.Table.from_pandas(block, SCHEMA, preserve_index=False))

@@ -5,6 +5,7 @@ import os
 import tracemalloc
 from dataclasses import fields, replace
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pandas as pd
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 
 from eigen2.errors import UserError
 from eigen2.market.data.source import PRICE_COLUMNS, read_prices
+from eigen2.market.synthetic import generator
 from eigen2.market.synthetic.generator import SyntheticMarket, write_parquet
 
 MARKET = SyntheticMarket(days=2000, columns=50, seed=3, signal=0.5, half_life_days=10.0, market_share=0.2)
@@ -194,7 +196,8 @@ def test_any_market_is_a_clean_table(market: SyntheticMarket, columns_per_block:
     assert keys == sorted(set(keys))
     assert prices["ticker"].nunique() == market.columns
     assert (prices["ticker"] == "S0000").sum() == market.days == prices["date"].nunique()
-    blocks = list(market.blocks(columns_per_block))
+    with mock.patch.object(generator, "COLUMNS_PER_BLOCK", columns_per_block):
+        blocks = list(market.blocks())
     assert [block["ticker"].nunique() for block in blocks[:-1]] == [columns_per_block] * (len(blocks) - 1)
     pd.testing.assert_frame_equal(pd.concat(blocks, ignore_index=True), prices)
 
@@ -202,13 +205,14 @@ def test_any_market_is_a_clean_table(market: SyntheticMarket, columns_per_block:
 # The file
 
 
-def test_the_file_is_the_market(tmp_path: Path) -> None:
+def test_the_file_is_the_market(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(generator, "COLUMNS_PER_BLOCK", 3)
     path = tmp_path / "market.parquet"
     path.write_bytes(b"earlier")
-    write_parquet(EVERYTHING, path, columns_per_block=3)
+    write_parquet(EVERYTHING, path)
     pd.testing.assert_frame_equal(read_prices(path), EVERYTHING.generate())
     assert pq.ParquetFile(path).num_row_groups == 4
-    write_parquet(EVERYTHING, tmp_path / "other.parquet", columns_per_block=3)
+    write_parquet(EVERYTHING, tmp_path / "other.parquet")
     assert path.read_bytes() == (tmp_path / "other.parquet").read_bytes()
     assert sorted(os.listdir(tmp_path)) == ["market.parquet", "other.parquet"]
 
@@ -224,17 +228,17 @@ def test_what_cannot_be_written_is_refused_and_leaves_nothing(tmp_path: Path) ->
     ):
         with pytest.raises(UserError, match=words):
             write_parquet(market, tmp_path / name)
-    with pytest.raises(UserError, match="columns_per_block is 0"):
-        next(PLAIN.blocks(0))
     assert os.listdir(tmp_path) == ["folder.parquet"]
 
 
-def test_memory_does_not_grow_with_the_columns(tmp_path: Path) -> None:
+def test_memory_does_not_grow_with_the_columns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(generator, "COLUMNS_PER_BLOCK", 4)
+
     def peak(columns: int) -> int:
         market = replace(PLAIN, days=2000, columns=columns, signal=0.0, missing=0.1)
         tracemalloc.start()
         try:
-            write_parquet(market, tmp_path / f"{columns}.parquet", columns_per_block=4)
+            write_parquet(market, tmp_path / f"{columns}.parquet")
             return tracemalloc.get_traced_memory()[1]
         finally:
             tracemalloc.stop()
