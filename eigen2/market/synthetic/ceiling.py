@@ -110,7 +110,7 @@ def ceiling(
     length = trading_days + settlement_days
     given = {"random_agents": random_agents, "trading_days": trading_days, "settlement_days": settlement_days}
     for name, value in given.items():
-        require_range(name, value, least=1)
+        require_range(name, value, least=1, whole=True)
     first_days = _walk(market.days, length) if starts is None else [int(start) for start in starts]
     require_range("number of starts", len(first_days), least=1)
     if rules.mode == "weights":

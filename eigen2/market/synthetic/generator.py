@@ -26,13 +26,13 @@ DRIFT, START, GAP, MARKET, OWN, HIGH, LOW, VOLUME, MISSING, SECTOR = range(10)
 LIFETIME = 12
 
 BOUNDS: dict[str, dict[str, Any]] = {  # of every setting, see `require_range`
-    "days": {"least": 2, "most": 250_000},
-    "columns": {"least": 1, "most": 100_000},
-    "seed": {"least": 0},
+    "days": {"least": 2, "most": 250_000, "whole": True},
+    "columns": {"least": 1, "most": 100_000, "whole": True},
+    "seed": {"least": 0, "whole": True},
     "volatility": {"above": 0, "most": 0.5},
     "signal": {"least": 0, "most": 10},
     "half_life_days": {"above": 0},
-    "sectors": {"least": 0, "most": 100_000},
+    "sectors": {"least": 0, "most": 100_000, "whole": True},
     "missing": {"least": 0, "below": 1},
     **{key: {"least": 0, "most": 1} for key in ("market_share", "gap", "sector_share", "late_listings", "delistings")},
 }

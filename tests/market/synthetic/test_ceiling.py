@@ -4,6 +4,7 @@ import math
 from dataclasses import replace
 from typing import Any
 
+import jaxtyping
 import numpy as np
 import pytest
 import torch
@@ -200,11 +201,14 @@ def test_windows_walk_to_the_last_day(days: int, windows: int) -> None:
     [
         ({"trading_days": 0}, "trading_days is 0"),
         ({"random_agents": 0}, "random_agents is 0"),
+        ({"trading_days": 10.5}, "trading_days is 10.5; it must be a whole number"),
+        ({"random_agents": 1.5}, "random_agents is 1.5; it must be a whole number"),
         ({"trading_days": 251}, "260 days, but a window takes 261"),
         ({"starts": []}, "number of starts is 0"),
-        ({"starts": [0, 231]}, r"from \[0, 231\]"),
+        ({"starts": [0, 231]}, r"starts \[0, 231\]: give 2, each on day 0 to 230"),
     ],
 )
-def test_settings_out_of_range(settings: dict[str, Any], words: str) -> None:
+def test_settings_out_of_range(settings: dict[str, Any], words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # which would refuse a fraction first
     with pytest.raises(UserError, match=words):
         ceiling(MARKET, TradingRules(), **{**WINDOW, **settings})

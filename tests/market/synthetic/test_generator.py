@@ -7,6 +7,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 from unittest import mock
 
+import jaxtyping
 import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
@@ -150,12 +151,16 @@ OUT_OF_RANGE: dict[str, float] = {
 }
 
 
-def test_every_setting_has_a_range() -> None:
+def test_every_setting_has_a_range(monkeypatch: pytest.MonkeyPatch) -> None:
     assert set(OUT_OF_RANGE) == {field.name for field in fields(SyntheticMarket)}
     for name, value in OUT_OF_RANGE.items():
         for refused in (value,) if isinstance(value, int) else (value, math.nan):
             with pytest.raises(UserError, match=f"^{name} of the synthetic market is {refused}; it must be [^\n]*$"):
                 SyntheticMarket(**{name: refused})
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # which would refuse a fraction first
+    for name in ("days", "columns", "seed", "sectors"):
+        with pytest.raises(UserError, match=rf"^{name} of the synthetic market is 300\.0; it must be a whole number$"):
+            SyntheticMarket(**{name: 300.0})
     with pytest.raises(UserError, match=r"market_share 0\.9 and sector_share 0\.2"):
         SyntheticMarket(sectors=2, market_share=0.9, sector_share=0.2)
     SyntheticMarket(sectors=1, market_share=0.9, sector_share=0.2)
