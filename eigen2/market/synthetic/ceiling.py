@@ -104,8 +104,8 @@ def ceiling(
     day 60 to the last day, as many as fit without overlap, 32 at most.
 
     Raises:
-        UserError: a setting is out of range, the market is shorter than a window, a window does not fit into its days,
-            or its prices leave the float32 range.
+        UserError: a setting is out of range, `volume_cap` is set, the market is shorter than a window, a window does
+            not fit into its days, or its prices leave the float32 range.
     """
     length = trading_days + settlement_days
     given = {"random_agents": random_agents, "trading_days": trading_days, "settlement_days": settlement_days}
@@ -115,6 +115,8 @@ def ceiling(
     require_range("number of starts", len(first_days), least=1)
     if rules.mode == "weights":
         raise UserError("the ceiling is known for orders alone; set data.rules.mode to orders")
+    if account.volume_cap:
+        raise UserError(f"data.account.volume_cap is {account.volume_cap:g}, but the ceiling has no cap; set it to 0")
     prices = market.prices()
     momentum = momentum_pct(prices)
     known = [(market.drift(), np.zeros(1)), filtered_drift(market, prices)]

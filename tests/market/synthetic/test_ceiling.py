@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from eigen2.errors import UserError
+from eigen2.market.simulation.account import AccountRules
 from eigen2.market.simulation.environment import TradingEnvironment
 from eigen2.market.simulation.policies import momentum_pct
 from eigen2.market.simulation.rules import TradingRules
@@ -203,6 +204,7 @@ def test_windows_walk_to_the_last_day(days: int, windows: int) -> None:
         ({"random_agents": 0}, "random_agents is 0"),
         ({"trading_days": 10.5}, "trading_days is 10.5; it must be a whole number"),
         ({"random_agents": 1.5}, "random_agents is 1.5; it must be a whole number"),
+        ({"account": AccountRules(volume_cap=0.1)}, "volume_cap is 0.1, but the ceiling has no cap; set it to 0"),
         ({"trading_days": 251}, "260 days, but a window takes 261"),
         ({"starts": []}, "number of starts is 0"),
         ({"starts": [0, 231]}, r"starts \[0, 231\]: give 2, each on day 0 to 230"),
