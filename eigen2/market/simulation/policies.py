@@ -71,11 +71,15 @@ def buy_and_hold(
 
 
 def momentum_pct(prices: Prices, days: int = MOMENTUM_DAYS, skip: int = 0) -> Float[np.ndarray, "days columns"]:
-    """Return the percent gain over the last `days` without the last `skip` of them; NaN on days without both closes."""
+    """Return the percent gain over the last `days` without the last `skip` of them, from last valid close to close.
+
+    It is NaN on days without a close, and where the column had none yet.
+    """
     close = prices[..., CLOSE].astype(np.float64)
-    past = np.full(close.shape, np.nan)
-    past[days:] = 100 * (close[days - skip : len(close) - skip] / close[:-days] - 1)
-    return past
+    known = np.where((last := last_valid(close)) > 0, last, np.nan)
+    gain = np.full(close.shape, np.nan)
+    gain[days:] = 100 * (known[days - skip : len(close) - skip] / known[:-days] - 1)
+    return np.where(close > 0, gain, np.nan)
 
 
 def momentum(prices: Prices, rules: TradingRules) -> Policy:

@@ -145,11 +145,12 @@ class TestBuyAndHold:
 
 
 def reference_momentum(prices: np.ndarray, day: int, held: list[bool]) -> int | None:
-    """The column not held that gained most over 20 days, if any gained."""
+    """The column not held that gained most since its last close 20 days ago, if any gained."""
+    past = [close[close > 0][-1:] for close in prices[: max(day - 19, 0), :, 3].T]
     gains = {
-        column: prices[day, column, 3] / prices[day - 20, column, 3] - 1
+        column: prices[day, column, 3] / past[column][0] - 1
         for column in range(prices.shape[1])
-        if not held[column] and day >= 20
+        if not held[column] and len(past[column])
     }
     gains = {column: gain for column, gain in gains.items() if gain > 0}
     return max(gains, key=lambda column: gains[column]) if gains else None
@@ -186,9 +187,22 @@ def test_momentum_sells_short_where_it_may() -> None:
 def test_momentum_of_a_year_without_its_last_month() -> None:
     prices = SyntheticMarket(days=300, columns=3, seed=5, missing=0.05).prices()
     gains, close = momentum_pct(prices, 252, 21), prices[..., 3].astype(np.float64)
-    expected = [100 * (close[day - 21] / close[day - 252] - 1) for day in range(252, 300)]
-    np.testing.assert_array_equal(gains[252:], expected)
+    valid = pd.DataFrame(close).ffill().to_numpy()
+    expected = [100 * (valid[day - 21] / valid[day - 252] - 1) for day in range(252, 300)]
+    np.testing.assert_array_equal(gains[252:], np.where(close[252:] > 0, expected, NAN))
     assert np.isnan(gains[:252]).all()
+
+
+def test_momentum_counts_from_the_last_close_before_a_hole() -> None:
+    """A row that is missing 20 days ago is no reason to sell."""
+    prices = flat(30, 2)
+    prices[4:] = 110
+    prices[5, 0] = prices[:8, 1] = prices[27] = NAN
+    gains = momentum_pct(prices)
+    assert gains[23:26, 0].tolist() == pytest.approx([10, 0, 0])
+    assert np.isnan(gains[27]).all()
+    assert np.isnan(gains[:28, 1]).all()
+    assert gains[28].tolist() == [0, 0]
 
 
 @pytest.mark.parametrize(("short", "expected"), [(False, [0.0, 1.0, -1.0]), (True, [0.0, 1.0, 0.0])])
