@@ -175,6 +175,18 @@ def test_written_rows_are_the_targets_of_a_rebalancing() -> None:
         pd.testing.assert_frame_equal(short, rows[rows["date"] <= DATES[days - 1]].reset_index(drop=True))
 
 
+@pytest.mark.parametrize("leverage", [1.0, 0.6])
+def test_columns_that_have_their_targets_are_held(leverage: float) -> None:
+    """A third is no number of half precision, which observations have."""
+    prices, money = np.full((9, 3, 4), 100, np.float32), AccountRules(max_leverage=leverage)
+    rows = write_orders(prices, DATES[:9], ["A", "B", "C"], RULES, money, scoring(np.zeros((11, 3))), 0)
+    rows = rows[rows["action"] != "wait"]
+    assert rows["action"].tolist() == ["buy"] * 3 + ["hold"] * 6
+    assert rows["stake_pct"].tolist() == pytest.approx([100 * leverage / 3] * 9)
+    assert rows["reason"].iloc[-1] == "it has its target"
+    assert rows["price"].iloc[-1] == 100
+
+
 def test_columns_neither_held_nor_wanted_have_no_row() -> None:
     prices, rules = np.full((7, 3, 4), 100, np.float32), replace(RULES, allow_short=True)
     scores = np.zeros((9, 3))

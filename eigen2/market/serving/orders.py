@@ -11,7 +11,7 @@ from jaxtyping import Bool, Float, Int, Shaped
 
 from eigen2.market.data.panel_rows import orderable
 from eigen2.market.data.source import CLOSE
-from eigen2.market.simulation.account import AccountRules, Capacity
+from eigen2.market.simulation.account import DUST, AccountRules, Capacity
 from eigen2.market.simulation.environment import TradingEnvironment
 from eigen2.market.simulation.portfolio import PortfolioEnvironment, make_environment
 from eigen2.market.simulation.rules import CLOSE_REASONS, TradingRules
@@ -53,9 +53,9 @@ def write_orders(
     order for which the account has no money left, and which later rows leave out), `unfilled` (an order of the day
     before that did not trade), `hold`, `close`, and `wait` if nothing is ordered.
 
-    Target weights are `buy` or `sell` rows of the columns with a price on a day of rebalancing that are held or have a
-    target, whose stake_pct is the target in percent of the equity; `hold` are those held without a price, and `wait`
-    the days between.
+    Target weights are `buy` or `sell` rows of the columns with a price on a day of rebalancing whose weight is not the
+    target, and stake_pct is the target in percent of the equity; `hold` are others that are held, and `wait` the days
+    between.
     """
     # a first extra day takes the last orders; a second keeps it from being the last day, which sells everything
     table = np.pad(prices, ((0, 2), (0, 0), (0, 0)), constant_values=np.nan)
@@ -63,8 +63,11 @@ def write_orders(
     days = play_days(env, policy, window_options([start], len(table) - 1 - start, len(table) - start))
     rows: list[Row] = []
     if isinstance(env, PortfolioEnvironment):
+        held = env.held_weights()
         for today, day in zip(range(start, len(prices), rules.rebalance_days), days, strict=False):
-            rows += [{"date": dates[today], **row} for row in _weight_rows(day, env, prices[today, :, CLOSE], tickers)]
+            decided = _weight_rows(held[0, 0], day, env, prices[today, :, CLOSE], tickers)
+            rows += [{"date": dates[today], **row} for row in decided]
+            held = env.held_weights()
             for waiting in range(today + 1, min(today + rules.rebalance_days, len(prices))):
                 left = today + rules.rebalance_days - waiting
                 reason = f"the next rebalancing is in {left} day{'s' * (left > 1)}"
@@ -82,23 +85,25 @@ def _table(rows: list[Row]) -> pd.DataFrame:
 
 
 def _weight_rows(
+    weights: Float[np.ndarray, " columns"],
     day: Day,
     env: PortfolioEnvironment,
     close: Float[np.ndarray, " columns"],
     tickers: Sequence[str],
 ) -> list[Row]:
-    """Return the rows of a rebalancing, by column; one that waits if no column is held or has a target."""
-    held = 100 * day.observation["weight"][0, 0].double().numpy()
+    """Return the rows of a rebalancing of weights, by column; one that waits if none is held or has a target."""
+    held = 100 * weights
     targets = 100 * env.accounts.rules.max_leverage * day.info["weights"][0, 0]
     fill = "the next open" if env.rules.execution == "next_open" else "this close"
     rows = []
     columns = tickers, held.tolist(), targets.tolist(), close.tolist()
     for ticker, now, target, price in zip(*columns, strict=True):
-        if math.isfinite(price) and (target or now):
+        if math.isfinite(price) and abs(target - now) > 100 * DUST:
             name, reason = "buy" if target > now else "sell", f"from {now:.2f} % of the equity, at {fill}"
             rows.append({"ticker": ticker, "action": name, "stake_pct": target, "price": price, "reason": reason})
         elif now:
-            rows.append({"ticker": ticker, "action": "hold", "stake_pct": now, "reason": "no price: it is kept"})
+            reason = "it has its target" if math.isfinite(price) else "no price: it is kept"
+            rows.append({"ticker": ticker, "action": "hold", "stake_pct": now, "price": price, "reason": reason})
     return rows or [{"action": "wait", "reason": "nothing is held, and nothing with a price is wanted"}]
 
 

@@ -129,10 +129,14 @@ class PortfolioEnvironment(MarketEnvironment):
         if self._record is not None:
             self._record.rebalance(money)
 
-    def _observation(self) -> dict[str, Tensor]:
+    def held_weights(self) -> Float64[np.ndarray, "agents windows columns"]:
+        """Return what is held at the current close, as a share of the equity, negative where sold short."""
         value = self.accounts.shares.reshape(self._shape) * self._bars[CLOSE]
         equity = np.where(self.accounts.ruined, np.inf, self.accounts.equity).reshape(*self._shape[:2], 1)
-        weight = (value / equity).clip(-MAX_OBSERVED, MAX_OBSERVED).astype(np.float16)
+        return value / equity
+
+    def _observation(self) -> dict[str, Tensor]:
+        weight = self.held_weights().clip(-MAX_OBSERVED, MAX_OBSERVED).astype(np.float16)
         return {**self._money_observation(), "weight": self._tensor(weight)}
 
     def get_episode_summary(self, windows: slice = slice(None)) -> dict[str, Tensor]:
