@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from itertools import chain
-from numbers import Real
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
@@ -144,7 +144,7 @@ class TradingEnv(gymnasium.Env[Any, Any]):
         super().reset(seed=seed)
         is_known = options is None or (isinstance(options, Mapping) and set(options) <= {"start_idx"})
         start = options["start_idx"] if options and is_known else None
-        if not is_known or not (start is None or (isinstance(start, Real) and start in self.starts)):
+        if not is_known or not (start is None or (isinstance(start, Integral) and start in self.starts)):
             known = f"the only one is start_idx, a day index from {self.starts[0]} to {self.starts[-1]}"
             raise UserError(f"reset options are {options}; {known}")
         if start is None:
