@@ -155,7 +155,8 @@ class MarketDataModule(RolloutDataModule):
                 require_range(f"data.{name}", value, least=int(name != "holdout_days"), whole=True)
         if path is not None and synthetic is not None:
             raise UserError(f"data.path {path} and data.synthetic are both given; set one of them to null")
-        self.path, self.synthetic = path, synthetic and from_settings(SyntheticMarket, "synthetic", synthetic)
+        self.path = path
+        self.synthetic = None if synthetic is None else from_settings(SyntheticMarket, "synthetic", synthetic)
         self.rules = rules = from_settings(TradingRules, "rules", rules)
         self.account = from_settings(AccountRules, "account", account)
         self.investable = from_settings(Universe, "investable", investable)

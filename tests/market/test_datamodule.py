@@ -400,6 +400,7 @@ def test_groups_of_settings_may_be_dictionaries(monkeypatch: pytest.MonkeyPatch)
     assert data.synthetic == SyntheticMarket(days=200)
     assert (data.rules, data.account) == (TradingRules(cost_bps=1.0), AccountRules(unit_share=0.5))
     assert data.investable == Universe(top=2)
+    assert small(synthetic={}).synthetic == SyntheticMarket()
     with pytest.raises(UserError, match=r"investable is \['S0001'\]; give Universe or a dictionary of its settings"):
         small(investable=["S0001"])
     with pytest.raises(UserError, match="features is 'volume'; give a list of names"):
