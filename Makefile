@@ -52,7 +52,7 @@ bench-control: $(INSTALLED)  ## compare DDPG on Pendulum and TD3 on HalfCheetah 
 	$(MEASURE) control control-td3 control-td3-medium --out docs/figures
 	$(VENV)/bin/python -m benchmarks.pages control
 
-bench-swimmer: $(INSTALLED)  ## compare ERL and a shared representation with TD3 and DDPG alone on Swimmer, five seeds; a day on two cores
+bench-swimmer: $(INSTALLED)  ## compare ERL, with and without gradients, and a shared representation with TD3 and DDPG alone on Swimmer, five seeds; a day on two cores
 	$(MEASURE) swimmer --processes 2 --rows docs/figures/rows --out docs/figures
 	$(VENV)/bin/python -m benchmarks.pages control
 

@@ -37,7 +37,7 @@ MEASURES = {  # titles, with factor and format of the values
     "alpha": ("alpha to buy-and-hold, % a year", 100, "{:.1f}"),
     "turnover": ("turnover a year", 1, "{:.2f}"),
     "exposure": ("exposure", 1, "{:.2f}"),
-    "trades": ("trades a span", 1, "{:.0f}"),
+    "trades": ("trades a fold", 1, "{:.0f}"),
 }
 DIFFERENCES = {  # titles of the champion's measures minus those of another policy
     "annual_return": "return, points a year",

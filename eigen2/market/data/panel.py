@@ -82,7 +82,7 @@ class MarketPanel:
 
     Attributes:
         dates: (days,) datetime64[D], strictly increasing.
-        scale: names of the columns, and statistics that normalise their features.
+        scale: names of the columns, and statistics that standardise their features.
         features: (days, columns, features) float32, those of `FEATURES` and then own ones, within [-10, 10], exactly 0
             where not valid.
         valid: (days, columns, features) bool, whether the feature has a value.
@@ -180,8 +180,8 @@ def build_panel(
 ) -> MarketPanel:
     """Build the panel in memory.
 
-    A row of it depends on the prices of its day and earlier ones, and on the training days, whose statistics normalise
-    every feature: (value - mean) / standard deviation, clipped to [-10, 10], see `_means_and_stds`. Days and tickers
+    A row of it depends on the prices of its day and earlier ones, and on the training days, whose statistics
+    standardise every feature: (value - mean) / standard deviation, clipped to [-10, 10], see `_means_and_stds`. Days and tickers
     without a usable row (`usable_prices`) are left out, with a warning, and so are stray days (`stray_days`).
 
     Args:
@@ -209,9 +209,9 @@ def build_panel(
     spans = validation_days, holdout_days, validation_spans, validation_from, holdout_from
     splits, shape = Splits.from_dates(rows.dates, *spans), (len(rows.dates), len(tickers))
     _require_panel_room(*shape, len(FEATURES) + len(own))
-    train, normalised = splits.train_days, np.empty((*shape, len(FEATURES) + len(own)), dtype=np.float32)
+    train, standardised = splits.train_days, np.empty((*shape, len(FEATURES) + len(own)), dtype=np.float32)
     prices = np.full((*shape, len(PRICE_COLUMNS)), np.nan, dtype=np.float32)
-    traded_value, checks, moments = np.zeros(len(tickers)), {}, np.zeros((3, *normalised.shape[1:]))
+    traded_value, checks, moments = np.zeros(len(tickers)), {}, np.zeros((3, *standardised.shape[1:]))
     for column, (ticker, by_day) in enumerate(_values_by_day(prices_long, rows, tickers, (*VALUES, *own))):
         bars, close, volume = by_day[:, :4], by_day[:, CLOSE], by_day[:, VOLUME]
         if ticker not in names:
@@ -226,14 +226,14 @@ def build_panel(
         raw = np.hstack([raw, by_day[:, len(VALUES) :]])
         moments[:, column] = _moments(raw[train])
         with np.errstate(over="ignore"):  # values beyond float32 become infinite, and are clipped with the rest
-            normalised[:, column] = raw
+            standardised[:, column] = raw
     scale = scale or _measured_scale(tickers, names, units, own, moments)
     for line in repair_lines(checks, file):
         log.warning("%s", line)
     prices, covered = _with_members(prices, membership, tickers, rows.dates)
-    valid = _normalise(normalised, scale)  # in place
+    valid = _standardise(standardised, scale)  # in place
     _warn_of_calendars(rows.dates, tickers, prices, valid)
-    return MarketPanel(rows.dates, scale, normalised, valid, prices, traded_value, splits, covered)
+    return MarketPanel(rows.dates, scale, standardised, valid, prices, traded_value, splits, covered)
 
 
 def _warn_of_calendars(
@@ -389,7 +389,7 @@ def _means_and_stds(
     return mean, np.maximum(std, STD_FLOOR * np.maximum(np.abs(mean), least))
 
 
-def _normalise(
+def _standardise(
     features: Float32[np.ndarray, "days columns features"], scale: FeatureScale
 ) -> Bool[np.ndarray, "days columns features"]:
     """Normalise in place, in blocks of columns to keep float64 intermediates small; return where valid."""

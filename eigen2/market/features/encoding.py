@@ -142,7 +142,7 @@ class MarketEncoder(ABC):
 class AverageEncoder(MarketEncoder):
     """Encodes a day by averages of the features over 1, 2, 4, ... `context_days` days, see `features.averages`.
 
-    Each investable column is described by `width` = spans x channels numbers, the averages of its normalised features
+    Each investable column is described by `width` = spans x channels numbers, the averages of its standardised features
     and of its validity, and so is the mean of each group (see `column_groups`). All days are encoded at the start, in
     half precision; for a mapped panel in a file beside it, which later runs and other processes share. From its
     averages a ridge regression, see `features.ridge`, forecasts what a position in each column will earn; forecasts
@@ -283,8 +283,8 @@ class WindowEncoder(MarketEncoder):
     def __call__(self, observation: dict[str, Tensor]) -> Inputs:
         """Return the network inputs of an observation.
 
-        `day` (agents, batch) int64; `panel` (1, days, all columns, features) float32, the normalised features, 0 where
-        not valid; `investable` (1, columns) int64; `portfolio` and `draws` as in `AverageEncoder`; `market` (agents,
+        `day` (agents, batch) int64; `panel` (1, days, all columns, features) float32, standardised features, 0 where not
+        valid; `investable` (1, columns) int64; `portfolio` and `draws` as in `AverageEncoder`; `market` (agents,
         batch, 1), the fraction of the window that is left.
         """
         shared, time_left = self.shared_inputs(observation)

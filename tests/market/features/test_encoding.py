@@ -132,7 +132,7 @@ def test_averages_across_blocks_of_days_are_like_any_other() -> None:
 
 
 def test_running_sums_stay_exact_over_a_long_history() -> None:
-    """4,000 days at the largest normalised value of 10: sums of 40,000, of which one day's change must be seen."""
+    """4,000 days at the largest standardised value of 10: sums of 40,000, of which one day's change must be seen."""
     days = 4000
     panel = random_panel(days, 1, train=50)
     change = np.float32(1e-3) * np.random.default_rng(0).normal(size=(days, 1, FEATURES)).astype(np.float32)
@@ -308,7 +308,7 @@ def test_later_days_change_no_earlier_input(seed: int, last_known: int, data: st
 
 
 def test_later_prices_of_the_file_change_no_earlier_input() -> None:
-    """From the price table through features and normalisation to the networks."""
+    """From the price table through features and standardisation to the networks."""
     table = SyntheticMarket(days=120, columns=3, seed=4).generate()
     dates = np.sort(table["date"].unique())
     changed = table.copy()
