@@ -181,8 +181,9 @@ def build_panel(
     """Build the panel in memory.
 
     A row of it depends on the prices of its day and earlier ones, and on the training days, whose statistics
-    standardise every feature: (value - mean) / standard deviation, clipped to [-10, 10], see `_means_and_stds`. Days and tickers
-    without a usable row (`usable_prices`) are left out, with a warning, and so are stray days (`stray_days`).
+    standardise every feature: (value - mean) / standard deviation, clipped to [-10, 10], see `_means_and_stds`. Days
+    and tickers without a usable row (`usable_prices`) are left out, with a warning, and so are stray days
+    (`stray_days`).
 
     Args:
         prices_long: as `eigen2.market.data.source.read_prices` returns it; rows may come in any order.

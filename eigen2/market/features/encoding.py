@@ -283,8 +283,8 @@ class WindowEncoder(MarketEncoder):
     def __call__(self, observation: dict[str, Tensor]) -> Inputs:
         """Return the network inputs of an observation.
 
-        `day` (agents, batch) int64; `panel` (1, days, all columns, features) float32, standardised features, 0 where not
-        valid; `investable` (1, columns) int64; `portfolio` and `draws` as in `AverageEncoder`; `market` (agents,
+        `day` (agents, batch) int64; `panel` (1, days, all columns, features) float32, standardised, 0 where not valid;
+        `investable` (1, columns) int64; `portfolio` and `draws` as in `AverageEncoder`; `market` (agents,
         batch, 1), the fraction of the window that is left.
         """
         shared, time_left = self.shared_inputs(observation)
