@@ -17,16 +17,16 @@ from eigen2.core.export import read_checkpoint
 from eigen2.core.saved_run import altered_as_user_error, saved_run
 from eigen2.errors import UserError
 from eigen2.runtime.run_folder import find_checkpoint
-from eigen2.runtime.yaml_files import read_yaml, yaml_line
+from eigen2.runtime.yaml_files import parse_yaml, read_yaml, yaml_line
 
 ROOT = "trainer.default_root_dir"
 KEPT = re.compile(r"[0-9a-f]{16}\.parquet")  # names of the tables that `eigen2.fit` keeps
 
 
 def given(args: Sequence[str], key: str) -> Any:
-    """Return the last value that options and configuration files give a key; None if they do not.
+    """Return the last value that options and configurations, in files or written out, give a key; None without one.
 
-    The parser refuses files that cannot be read.
+    The parser refuses those that cannot be read.
     """
     found = None
     for option, value in options_of(args):
@@ -34,7 +34,7 @@ def given(args: Sequence[str], key: str) -> Any:
             found = value
         elif option in ("--config", "-c"):
             try:
-                config = read_yaml(value)
+                config = parse_yaml(value) if value.lstrip().startswith("{") else read_yaml(value)
             except (OSError, ValueError, yaml.YAMLError):
                 continue
             for part in key.split("."):
@@ -83,8 +83,7 @@ def _with_settings(args: Sequence[str], config: dict[str, Any] | None, file: Pat
     config["trainer"] = {"precision": config["trainer"]["precision"]}
     if given(args, ROOT) is None and file.parent.name == "checkpoints":
         config["trainer"]["default_root_dir"] = str(file.parent.parent)
-    workload = f"--workload={config.pop('workload')}"
-    return [args[0], "--config", yaml_line(config), workload, *args[1:], f"--ckpt_path={file}"]
+    return [args[0], "--config", yaml_line(config), *args[1:], f"--ckpt_path={file}"]
 
 
 def _replace_data(args: Sequence[str], data: dict[str, Any], file: Path) -> None:

@@ -98,7 +98,7 @@ def _train(
         if (moved := resources.get("data", {}).get("path")) is None:
             raise UserError(f"the fit read prices from {prices}, which does not exist here; give --data.path")
         settings["data"]["path"] = moved
-    args = [f"--workload={settings.pop('workload')}", "--config", yaml_line(settings)]
+    args = ["--config", yaml_line(settings)]
     print(f"seed {folder.name:<8}trains {generations} generations, see {folder / 'output.txt'}", flush=True)
     with writing(f"to {folder}", "make it writable, and test again"):
         running = Folder(folder).lock(".running")

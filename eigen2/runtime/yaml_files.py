@@ -29,7 +29,11 @@ def read_yaml(path: str | Path) -> Any:
         content = file.read(MOST_BYTES + 1)
     if len(content) > MOST_BYTES:
         raise ValueError(f"it has more than {MOST_BYTES / 1e6:g} MB")
-    text = content.decode()
+    return parse_yaml(content.decode())
+
+
+def parse_yaml(text: str) -> Any:
+    """Return the content of YAML, plain values only; raises ValueError and YAMLError as `read_yaml` does."""
     try:
         _check(text)
     except ReaderError as error:

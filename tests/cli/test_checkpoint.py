@@ -247,5 +247,7 @@ def test_the_last_value_counts(tmp_path: Path) -> None:
     file = ["--config", str(config)]
     assert given(["test", *file, "--data.path=b.csv"], "data.path") == "b.csv"
     assert given(["test", "--data.path", "b.csv", *file], "data.path") == "a.csv"
-    assert given(["test", "--config=missing.yaml"], "data.path") is None
+    assert given(["test", *file, "--config={data: {path: c.csv}}"], "data.path") == "c.csv"
+    for unreadable in ("missing.yaml", "{data: !!int {path: c.csv}}", "{data"):
+        assert given(["test", f"--config={unreadable}"], "data.path") is None
     assert given(["test", *file], "data.path.more") is None

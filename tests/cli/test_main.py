@@ -8,6 +8,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import torch
+import yaml
 from lightning.pytorch.cli import LightningCLI
 
 from eigen2.cli.main import main
@@ -132,6 +133,13 @@ def test_options_override_files_wherever_they_stand(capsys: pytest.CaptureFixtur
         with pytest.raises(SystemExit):
             main(["fit", "--model.population_size", "5", *words, "--print_config"])
         assert "population_size: 5" in capsys.readouterr().out
+
+
+def test_a_configuration_that_is_written_out_gives_the_workload(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as error:
+        main(["fit", "--config={workload: control, data: {env_id: Pendulum-v1}}", "--print_config"])
+    assert error.value.code == 0
+    assert yaml.safe_load(capsys.readouterr().out)["data"]["env_id"] == "Pendulum-v1"
 
 
 def test_bad_files_are_one_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

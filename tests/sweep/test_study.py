@@ -13,6 +13,7 @@ import psutil
 import pytest
 import yaml
 
+from eigen2.cli.checkpoint import given
 from eigen2.cli.main import main
 from eigen2.errors import install_hint
 from eigen2.files import Folder
@@ -163,6 +164,13 @@ def test_trials_start_from_what_the_sweep_read(tmp_path: Path) -> None:
     main(options(folder, SPACE, "--trials", 1, "--config", config))
     content = yaml.safe_load((folder / "trials" / "0" / "starts").read_text().removeprefix("start "))
     assert content == {"data": {"holdout_from": date(2021, 1, 1)}, "model": {"gamma": 0.5}}
+
+
+def test_trials_are_of_the_workload_of_the_configuration(tmp_path: Path) -> None:
+    folder = tmp_path / "sweep"
+    main(options(folder, SPACE, "--trials", 1, "--config", "configs/control.yaml"))
+    started_with = (folder / "trials" / "0" / "starts").read_text().removeprefix("start ")
+    assert given(["fit", f"--config={started_with}"], "workload") == "control"
 
 
 def test_a_trial_below_the_median_that_has_ended_is_complete(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
