@@ -113,7 +113,7 @@ class Result:
         Raises:
             UserError: there is none yet, as no generation was validated.
         """
-        return load(self._checkpoint)
+        return load(_best(self.run_folder))
 
     def test(self, checks: bool = False) -> TestResult:
         """Play the champion on the holdout, beside baselines; `text` of the result is the table, `metrics` numbers.
@@ -123,7 +123,8 @@ class Result:
         Raises:
             UserError: the holdout has fewer than two days, or there is no champion.
         """
-        folder, checkpoint = self.run_folder, self._checkpoint
+        folder = self.run_folder
+        checkpoint = _best(folder)
         trainer = Trainer(default_root_dir=folder, devices=1, **SILENT, **QUIET)
         self.module.test_checks = checks
         self.module.generations_run = max(self.module.generations_run, generations_of(checkpoint))
@@ -145,13 +146,7 @@ class Result:
             UserError: the prices lack a feature, have no day to decide on, or too few before it, or the file of
                 memberships cannot be read.
         """
-        # the class of its actor was given to `fit` in this process
-        trader = Trader(self.champion, (self.champion.config["actor"] or {}).get("class_path"))
-        return trader.orders(prices, first, membership)
-
-    @property
-    def _checkpoint(self) -> str:
-        return _best(self.run_folder)
+        return Trader(self.champion, self.module.actor_class).orders(prices, first, membership)
 
 
 def _read_metrics(folder: Path) -> bytes:

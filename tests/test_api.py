@@ -5,16 +5,20 @@ import os
 import pickle
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 
 import eigen2
 from eigen2.errors import UserError
+from eigen2.market.networks.columns import ColumnActor
 from eigen2.market.serving.trader import Trader
+from eigen2.runtime.checksums import write_checksum
 from tests.command import eigen2 as command
 
 NOTEBOOK = Path(__file__).parent.parent / "examples" / "notebook.ipynb"
@@ -143,6 +147,23 @@ def test_a_result_follows_its_run_and_can_be_pickled(tmp_path: Path) -> None:
     assert eigen2.test(tmp_path / "moved").text == tests[1]
     with pytest.raises(UserError, match=r"the run in .*run is not there any more"):
         results[1].predict(prices)
+
+
+class OwnActor(ColumnActor):
+    """Actor that is not eigen2's own."""
+
+
+def test_a_result_runs_the_code_of_the_actor_it_was_given_alone(tmp_path: Path) -> None:
+    prices = eigen2.SyntheticMarket(days=300, columns=4).generate()
+    result = eigen2.fit(prices, 1, folder=tmp_path, **SMALL, actor=OwnActor)
+    assert len(result.predict(prices))
+    path = tmp_path / "checkpoints" / "best.ckpt"
+    checkpoint = torch.load(path, weights_only=True)
+    checkpoint["eigen2"]["inference"]["actor"] = {"class_path": "evil.Actor", "init_args": {}}
+    torch.save(checkpoint, path)
+    write_checksum(path, 0)
+    with pytest.raises(UserError, match=r"the champion's actor is evil\.Actor, which is not eigen2's own"):
+        replace(result).predict(prices)
 
 
 @pytest.mark.parametrize(

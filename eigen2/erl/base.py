@@ -198,6 +198,12 @@ class PopulationModule(GenerationModule[RolloutDataModule]):
         assert isinstance(adam, RowAdam)
         return adam
 
+    @property
+    def actor_class(self) -> str | None:
+        """Return the class of the actors that it was given, whose code runs in this process; None without one."""
+        given = call_of(self.make_networks[0]) or {}
+        return given.get("class_path")
+
     def evolution_context(self) -> EvolutionContext:
         """Return the state of the run that operators may depend on."""
         first_evolving = int(self.one_learner)
@@ -217,8 +223,7 @@ class PopulationModule(GenerationModule[RolloutDataModule]):
 
     def _policy_of(self, champion: ExportedChampion) -> Policy:
         """Return the champion of a training with another seed; raise a UserError if its actor is of another class."""
-        actor = champion.actor((call_of(self.make_networks[0]) or {}).get("class_path")).to(self.device)
-
+        actor = champion.actor(self.actor_class).to(self.device)
         return self.rollout.as_policy(lambda inputs: actor({name: part[0] for name, part in inputs.items()})[None])
 
     def generation_metrics(self) -> dict[str, float]:
