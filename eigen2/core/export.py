@@ -219,16 +219,20 @@ def describe(network: StackedNetwork, factory: object | None, sizes: Sizes) -> d
 
 
 def call_of(factory: object) -> dict[str, Any] | None:
-    """Return class and arguments of a network factory that is a class or a `functools.partial` of one; else None."""
+    """Return class and arguments of a network factory that is a class or a `functools.partial` of one; else None.
+
+    Arguments must have names: JSON holds nothing of positional ones.
+    """
     partial = factory if isinstance(factory, functools.partial) else None
-    parts = [factory] if partial is None else [partial.func, *partial.args]
-    classes = [part for part in parts if inspect.isclass(part) and issubclass(part, nn.Module)]
+    # jsonargparse's partials are of functions, to which the class is the last argument
+    *before, cls = [factory] if partial is None else [partial.func, *partial.args]
+    if any(map(inspect.isclass, before)) or not (inspect.isclass(cls) and issubclass(cls, nn.Module)):
+        return None
     try:
         arguments = json.loads(json.dumps({} if partial is None else partial.keywords, allow_nan=False))
     except (TypeError, ValueError):
         return None
-    paths = [f"{cls.__module__}.{cls.__qualname__}" for cls in classes[:1]]
-    return {"class_path": paths[0], "init_args": arguments} if paths else None
+    return {"class_path": f"{cls.__module__}.{cls.__qualname__}", "init_args": arguments}
 
 
 def format_factory(factory: object | None) -> str | None:

@@ -40,6 +40,8 @@ def test_classes_and_partials_have_names_and_functions_have_none() -> None:
     assert call_of(functools.partial(MLPActor, hidden=(4,))) is not None
     assert call_of(function) is None
     assert call_of(functools.partial(MLPActor, hidden=torch.ones(2))) is None  # no plain value
+    for positional in (8, nn.Linear):
+        assert call_of(functools.partial(MLPActor, positional)) is None
     assert str(format_factory(function)).endswith("function")
     assert format_factory(None) is None
     with pytest.raises(UserError, match="was made by a function"):
