@@ -228,7 +228,9 @@ def _show(done: float) -> None:
 
 def _values(path: str, region: Region) -> Float64[np.ndarray, "rows columns"]:
     """Read what burns with each cell, 0 where data are missing."""
-    values: Float64[np.ndarray, "rows columns"] = np.nan_to_num(read_on_grid(path, region), nan=0.0)
+    values: Float64[np.ndarray, "rows columns"] = np.nan_to_num(
+        read_on_grid(path, region), posinf=np.inf, neginf=-np.inf
+    )
     if (wrong := values[~((values >= 0) & (values < np.inf))]).size:
         raise UserError(f"{path} holds {wrong[0]:g}; a value must be 0 or more, and finite")
     if not values[~np.isin(region.landscape.fuel, NON_BURNABLE)].any():

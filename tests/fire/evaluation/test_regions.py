@@ -401,8 +401,9 @@ def test_the_command_writes_breaks_for_a_gis(
     assert "speed" in ended(capsys, 2, [*line, "--winds=[{speed: 9}]"])
     none = write(tmp_path / "none.tif", np.zeros((24, 24)))
     assert "none.tif holds no value above 0" in ended(capsys, 2, [*line, f"--value={none}"])
-    debt = write(tmp_path / "debt.tif", np.full((24, 24), -1.0))
-    assert "debt.tif holds -1" in ended(capsys, 2, [*line, f"--value={debt}"])
+    for value in (-1.0, np.inf, -np.inf):
+        debt = write(tmp_path / "debt.tif", np.full((24, 24), value))
+        assert f"debt.tif holds {value:g}" in ended(capsys, 2, [*line, f"--value={debt}"])
     free = write(tmp_path / "free.tif", np.zeros((24, 24)))
     assert "free.tif holds 0" in ended(capsys, 2, [*line, f"--cost={free}"])
     other = write(tmp_path / "other.tif", np.zeros((24, 23)))
