@@ -77,7 +77,7 @@ def _run(args: list[str]) -> None:
     _refuse_other_callbacks()
     commands = (*TRAINING, *MODULES)
     command = args[0] if args else ""
-    if command in TRAINING or command.startswith("-"):
+    if command in (*TRAINING, "-h", "--help"):
         import_module("eigen2.cli.training").run(args)
     elif command in MODULES:
         module = import_module(MODULES[command])
