@@ -101,8 +101,8 @@ class FullScale:
 
     def optimizer(self, population: Population) -> RowAdam:
         """Return eigen2's optimizer of the population's weights."""
-        networks = zip((population.actor, population.critic), self.module.learning_rates(), strict=True)
-        return RowAdam([{"params": [rows], "lr": rate} for rows, rate in networks])
+        networks = {"actor_lr": population.actor, "critic_lr": population.critic}
+        return RowAdam([{"params": [rows], "lr": self.module.hparams[name]} for name, rows in networks.items()])
 
     def environment(self, agents: int) -> TradingEnvironment:
         """Return an environment of one window for `agents`."""

@@ -56,8 +56,8 @@ class PlainAgent:
         actor, critic = (rows[row : row + 1] for rows in (population.actor, population.critic))
         self.actor, self.target_actor = (_network(data.make_actor(), actor) for _ in range(2))
         self.critic, self.target_critic = (_network(data.make_critic(), critic) for _ in range(2))
-        rates = zip((self.actor, self.critic), full.module.learning_rates(), strict=True)
-        self.optimizers = [torch.optim.Adam(net.parameters(), lr=rate) for net, rate in rates]
+        hparams, networks = full.module.hparams, {"actor_lr": self.actor, "critic_lr": self.critic}
+        self.optimizers = [torch.optim.Adam(net.parameters(), lr=hparams[name]) for name, net in networks.items()]
 
     def learn(self, batch: Batch, weight: float) -> None:
         """Accumulate the gradients of both losses of a micro-batch, times `weight`."""

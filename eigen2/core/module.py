@@ -85,10 +85,6 @@ class GenerationModule(LightningModule, ABC, Generic[Data]):
         """Return the scalars of the generation that was just validated, by full name."""
 
     @abstractmethod
-    def learning_rates(self) -> Sequence[float]:
-        """Return the configured learning rate of each parameter group."""
-
-    @abstractmethod
     def check_shapes(self, checkpoint: Mapping[str, Any]) -> None:
         """Refuse, by a UserError that names what differs, a checkpoint whose weights are not of these networks."""
 
@@ -194,9 +190,7 @@ class GenerationModule(LightningModule, ABC, Generic[Data]):
         make_room_for_script(self.trainer)
 
     def on_train_start(self) -> None:
-        """Set the configured learning rates in place of those of a checkpoint's optimizer; log the settings."""
-        for group, rate in zip(self.optimizer.param_groups, self.learning_rates(), strict=True):
-            group["lr"] = rate
+        """Log the settings."""
         for logger in self.loggers:
             logger.log_hyperparams({"seed": self.seed, **self.settings()})
         self._announce_generation()

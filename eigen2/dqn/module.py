@@ -1,6 +1,6 @@
 """Deep Q-learning on the Lightning Trainer: an epoch is a batch of episodes."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import numpy as np
@@ -254,10 +254,6 @@ class DQNModule(GenerationModule[DQNDataModule]):
     def configure_optimizers(self) -> torch.optim.Optimizer:
         """Return Adam of the online networks; target networks and champion only follow them."""
         return Adam(self.online.parameters(), lr=self.hparams["learning_rate"])
-
-    def learning_rates(self) -> Sequence[float]:
-        """Return the one learning rate."""
-        return (self.hparams["learning_rate"],)
 
     def model_settings(self) -> dict[str, Any]:
         """Return the algorithm's settings, with the baselines by name."""

@@ -180,15 +180,11 @@ class PopulationModule(GenerationModule[RolloutDataModule]):
         make_critic = partial(critic, data.sizes) if critic else data.make_critic
         return partial(actor, data.sizes) if actor else data.make_actor, self.learner.critic_factory(make_critic)
 
-    def learning_rates(self) -> Sequence[float]:
-        """Return the learning rates of actors and critics."""
-        return self.hparams["actor_lr"], self.hparams["critic_lr"]
-
     def configure_optimizers(self) -> torch.optim.Optimizer:
         """Return one Adam for the whole population; its moments have one row per agent."""
-        networks = zip((self.population.actor, self.population.critic), self.learning_rates(), strict=True)
         on_gpu = self.trainer.strategy.root_device.type == "cuda"
-        groups = [{"params": [rows], "lr": rate} for rows, rate in networks]
+        networks = {"actor_lr": self.population.actor, "critic_lr": self.population.critic}
+        groups = [{"params": [rows], "lr": self.hparams[name]} for name, rows in networks.items()]
         return RowAdam(groups, fused=on_gpu or not self.compiled)  # the compiler does not know the fused kernel
 
     @property
