@@ -37,6 +37,13 @@ def is_shortage(error: BaseException) -> bool:
     return isinstance(error, MemoryError) or (by_message and SHORTAGE.search(str(error)) is not None)
 
 
+def causes(error: BaseException | None) -> Iterator[BaseException]:
+    """Yield an exception, then those that it came from."""
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
+
+
 def one_line(text: object, most: int | None = 160) -> str:
     """Return text, such as what an exception says, in one line of at most so many characters."""
     return " ".join(str(text).split())[:most]

@@ -16,6 +16,7 @@ from eigen2.errors import (
     RunStopped,
     StoppedBySignal,
     UserError,
+    causes,
     is_shortage,
     one_line,
     printable,
@@ -51,7 +52,7 @@ def main(args: Sequence[str] | None = None) -> None:
     except (RunStopped, StoppedBySignal) as stop:
         _exit(stop.code, str(stop))
     except Exception as error:
-        if (shortage := _find_shortage(error)) is not None:
+        if (shortage := next(filter(is_shortage, causes(error)), None)) is not None:
             reason = one_line(f"{type(shortage).__name__}: {shortage}")
             _exit(
                 OUT_OF_MEMORY,
@@ -99,13 +100,6 @@ def _refuse_other_callbacks() -> None:
         raise UserError(
             f"{found} would be imported in place of eigen2's callbacks; rename it, or run eigen2 in another folder"
         )
-
-
-def _find_shortage(error: BaseException | None) -> BaseException | None:
-    """Return the exception by which memory or threads ran out: this one, or one that it came from."""
-    while error is not None and not is_shortage(error):
-        error = error.__cause__ or error.__context__
-    return error
 
 
 def _exit(code: int, line: str) -> NoReturn:

@@ -18,7 +18,7 @@ import yaml
 from jsonargparse import ArgumentParser, Namespace, set_parsing_settings
 
 from eigen2.compat import option_type, parser_options, subparsers
-from eigen2.errors import UserError, printable
+from eigen2.errors import UserError, causes, printable
 from eigen2.runtime.yaml_files import read_yaml
 
 UNKNOWN = re.compile(r"(?:does not accept option '|unrecognized arguments: --|Option ')([\w.+]+)")
@@ -140,9 +140,9 @@ def _keys(settings: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
 
 def explain(message: str, error: BaseException | None = None, keys: Mapping[str, Any] | None = None) -> str:
     """Return one line with the key, the problem and the remedy; `keys` are all known ones with their types."""
-    keys, causes = keys or {}, list(_causes(error))
+    keys, chain = keys or {}, list(causes(error))
     key = match[1] if (match := KEY.search(message)) else None
-    for reason in (_flat(cause) for cause in causes if isinstance(cause, UserError)):
+    for reason in (_flat(cause) for cause in chain if isinstance(cause, UserError)):
         return reason if key is None or key.rpartition(".")[2] in reason else f"{key}: {reason}"
     if match := UNKNOWN.search(message):
         name, near = match[1], closest_key(match[1], list(keys))
@@ -159,16 +159,16 @@ def explain(message: str, error: BaseException | None = None, keys: Mapping[str,
         # a union's message lists the error of every type it tried; the one by a class about its settings is wanted
         reasons = [line[4:] for line in message.splitlines() if line.startswith("  - ")]
         reasons = [line for line in reasons if not line.startswith(("Expected a", "Not a valid subclass"))]
-        return reasons[0] if reasons else _flat(next((cause for cause in causes if not is_union_error(cause)), message))
+        return reasons[0] if reasons else _flat(next((cause for cause in chain if not is_union_error(cause)), message))
     if (match := YAML_FILE.search(message)) and not Path(match[0]).is_file():
         return f"{key} is {match[0]}, which is no file; name a YAML file, or give its keys one by one"
-    if "Problem with given class_path" in message or isinstance([error, *causes][-1], (ImportError, AttributeError)):
-        return f"{key} names a class that cannot be used: {_flat(causes[-1])}"
+    if "Problem with given class_path" in message or isinstance([error, *chain][-1], (ImportError, AttributeError)):
+        return f"{key} names a class that cannot be used: {_flat(chain[-1])}"
     if values := VALUE.findall(message):
         value = "".join(values[-1]).strip()
         kind = type_text(keys[key]) if keys.get(key) is not None else "a group of keys"
         return f"{key} is {({'': 'empty', 'None': 'null'}).get(value, value)}; it must be {kind}"
-    return f"{key}: {_flat(causes[-1] if causes else message)}"
+    return f"{key}: {_flat(chain[-1] if chain else message)}"
 
 
 def closest_key(name: str, keys: Sequence[str]) -> str | None:
@@ -225,12 +225,6 @@ def _nulls(key: str, hint: Any, default: Any, value: Any) -> Iterator[tuple[str,
         for name, parameter in inspect.signature(factory).parameters.items():
             inner = value.get(name, parameter.default)
             yield from _nulls(f"{key}.{name}", hints.get(name, Any), parameter.default, inner)
-
-
-def _causes(error: BaseException | None) -> Iterator[BaseException]:
-    while error is not None:
-        yield error
-        error = error.__cause__ or error.__context__
 
 
 def _flat(text: object) -> str:

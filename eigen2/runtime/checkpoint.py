@@ -24,7 +24,7 @@ from lightning.pytorch.utilities.migration.utils import migrate_checkpoint
 from torch import Tensor
 
 from eigen2 import compat
-from eigen2.errors import UserError, damage_as_user_error, is_shortage, one_line, require_range
+from eigen2.errors import UserError, causes, damage_as_user_error, is_shortage, one_line, require_range
 from eigen2.files import Folder, move_into_place
 from eigen2.runtime.checksums import DamagedFile, generation_of, verify_checksum, write_checksum
 
@@ -251,7 +251,8 @@ def save_archive(content: Mapping[str, Any], draft: Path, generation: int) -> st
         try:
             torch.save(content, file)
         except RuntimeError as error:  # torch's, of a write that the disk refused
-            raise OSError(_reason(error)) from error
+            below = next((each for each in causes(error) if isinstance(each, OSError)), error)  # of the system
+            raise OSError(one_line(below)) from error
     return write_checksum(draft, generation)
 
 
@@ -315,11 +316,3 @@ def delete_unused_parts(folder: Path) -> None:
                 parts.delete(path.name)
     except OSError as error:
         log.warning("cannot delete parts of earlier checkpoints in %s: %s", parts, error)
-
-
-def _reason(error: BaseException) -> str:
-    """Return the error of the system below torch's, if there is one, in one line."""
-    below: BaseException | None = error
-    while below is not None and not isinstance(below, OSError):
-        below = below.__cause__ or below.__context__
-    return one_line(below or error)
