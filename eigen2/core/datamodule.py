@@ -53,6 +53,7 @@ class WorkloadDataModule(LightningDataModule, ABC):
     """Base of all workloads: settings, replay buffer, data loaders, state.
 
     Its loaders are ranges of step numbers: a DataLoader draws from the global generator, which breaks exact resume.
+    Training starts with `min_size` transitions, at `least` so many, in a buffer of `capacity`.
     """
 
     workload: ClassVar[str] = ""  # name on the command line
@@ -61,10 +62,18 @@ class WorkloadDataModule(LightningDataModule, ABC):
     fitness_labels: Mapping[str, str] = {"unit": "reward an episode", "over": "agents"}
     """`unit` of fitness and what it is averaged `over`, for terminal and report."""
     training_steps: int = 1  # of a generation
-    replay_min_size: int  # transitions in the buffer before training starts
 
-    def __init__(self) -> None:
+    def __init__(self, capacity: int, min_size: int, batch_size: int, least: int) -> None:
         super().__init__()
+        require_range("data.replay_capacity", capacity, least=1, whole=True)
+        require_range("data.batch_size", batch_size, least=1, whole=True)
+        require_range("data.replay_min_size", min_size, least=least, whole=True)
+        if min_size > capacity:
+            raise UserError(
+                f"data.replay_min_size is {min_size}, more than data.replay_capacity {capacity}: training would never "
+                "start; lower the one or raise the other"
+            )
+        self.replay_capacity, self.replay_min_size, self.batch_size = capacity, min_size, batch_size
         self._buffer: ReplayBuffer | None = None
 
     @abstractmethod
@@ -156,19 +165,10 @@ class RolloutDataModule(WorkloadDataModule):
     val_env: Environment
 
     def __init__(self, windows: int, exploration_windows: int, capacity: int, min_size: int, batch_size: int) -> None:
-        super().__init__()
+        super().__init__(capacity, min_size, batch_size, least=batch_size)
         require_range("data.windows_per_generation", windows, least=0, whole=True)
         require_range("data.exploration_windows", exploration_windows, least=0 if windows else 1, whole=True)
-        require_range("data.replay_capacity", capacity, least=1, whole=True)
-        require_range("data.batch_size", batch_size, least=1, whole=True)
-        require_range("data.replay_min_size", min_size, least=batch_size, whole=True)
-        if min_size > capacity:
-            raise UserError(
-                f"data.replay_min_size is {min_size}, more than data.replay_capacity {capacity}: training would never "
-                "start; lower the one or raise the other"
-            )
         self.windows_per_generation, self.exploration_windows = windows, exploration_windows
-        self.replay_capacity, self.replay_min_size, self.batch_size = capacity, min_size, batch_size
         self.fitness_windows = slice(0, windows or None)  # those whose mean return is an agent's fitness
 
     @abstractmethod

@@ -29,18 +29,10 @@ class DQNDataModule(WorkloadDataModule):
     episode_steps: int  # of every episode
 
     def __init__(self, num_parallel_envs: int, replay_capacity: int, replay_min_size: int, batch_size: int) -> None:
-        super().__init__()
         require_range("data.num_parallel_envs", num_parallel_envs, least=1, whole=True)
-        require_range("data.batch_size", batch_size, least=1, whole=True)
-        require_range("data.replay_min_size", replay_min_size, least=1, whole=True)
-        require_range("data.replay_capacity", replay_capacity, least=1, whole=True)
-        if replay_min_size > replay_capacity:
-            raise UserError(
-                f"data.replay_min_size is {replay_min_size}, more than data.replay_capacity {replay_capacity}: "
-                "training would never start; lower the one or raise the other"
-            )
-        self.num_parallel_envs, self.replay_capacity, self.batch_size = num_parallel_envs, replay_capacity, batch_size
-        self.replay_min_size = replay_min_size
+        # the newest transition of each environment has no next step yet
+        super().__init__(replay_capacity, replay_min_size, batch_size, least=num_parallel_envs + 1)
+        self.num_parallel_envs = num_parallel_envs
 
     @abstractmethod
     def needed_bytes(self, stage: str) -> dict[str, int]:

@@ -220,8 +220,6 @@ class DQNModule(GenerationModule[DQNDataModule]):
         self.memory.require(data.needed_bytes(stage))
         data.build(stage, device)
         data.training_steps = data.episode_steps
-        if stage == "fit":
-            self._check_replay_min_size()
         with torch.device("meta"):
             weights = weight_bytes(self._initial_networks())
         if "online" not in self._modules:  # fitting or validating again continues with these networks
@@ -243,13 +241,6 @@ class DQNModule(GenerationModule[DQNDataModule]):
             with torch_seed(self.seed, Role.WEIGHTS, agent=number):
                 networks.append(self.data.make_network(hparams["width"], hparams["prior"]))
         return Ensemble(networks)
-
-    def _check_replay_min_size(self) -> None:
-        """Refuse a start of training at which no transition has a next step yet."""
-        data = self.data
-        if data.replay_min_size < (least := data.num_parallel_envs + 1):
-            none = "no transition would have a next step in its environment"
-            raise UserError(f"data.replay_min_size is {data.replay_min_size}: {none}; raise it to {least} or more")
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         """Return Adam of the online networks; target networks and champion only follow them."""

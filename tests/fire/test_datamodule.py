@@ -162,7 +162,7 @@ def test_how_environments_are_played_is_no_setting() -> None:
 
 
 def test_relative_rewards_are_of_what_still_burned() -> None:
-    sizes = {"num_landscapes": 1, "eval_landscapes": 1, "num_parallel_envs": 2, "batch_size": 2, "replay_min_size": 2}
+    sizes = {"num_landscapes": 1, "eval_landscapes": 1, "num_parallel_envs": 2, "batch_size": 2, "replay_min_size": 3}
     data, chance = FuelBreakDataModule(grid_size=10, budget=0.08, ignitions=30, **sizes), np.random.default_rng(0)
     data.build("fit", torch.device("cpu"))
     data.allocate_replay(torch.device("cpu"))
@@ -181,7 +181,7 @@ def test_relative_rewards_are_of_what_still_burned() -> None:
 
 def test_environments_in_processes_leave_signals_of_the_group_to_the_run() -> None:
     """Ctrl-C reaches them too; the run handles it after the generation."""
-    sizes = {"num_landscapes": 1, "eval_landscapes": 1, "num_parallel_envs": 2, "batch_size": 2, "replay_min_size": 2}
+    sizes = {"num_landscapes": 1, "eval_landscapes": 1, "num_parallel_envs": 2, "batch_size": 2, "replay_min_size": 3}
     data = FuelBreakDataModule(grid_size=10, ignitions=30, parallel_method="async", **sizes)
     before = signal.getsignal(signal.SIGINT)
     with stops_at_once(make_trainer()):
