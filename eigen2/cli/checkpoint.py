@@ -14,7 +14,7 @@ import yaml
 
 from eigen2.cli.parser import options_of
 from eigen2.core.export import read_checkpoint
-from eigen2.core.saved_run import altered_as_user_error, saved_run
+from eigen2.core.saved_run import altered_as_user_error, saved_part, saved_run
 from eigen2.errors import UserError
 from eigen2.runtime.run_folder import find_checkpoint
 from eigen2.runtime.yaml_files import parse_yaml, read_yaml, yaml_line
@@ -61,14 +61,14 @@ def with_settings_of_fit(args: Sequence[str], default_root: str) -> list[str]:
     file = Path(find_checkpoint(root, str(path), or_start=False) or "")
     checkpoint = read_checkpoint(file)
     with altered_as_user_error(f"checkpoint {file}"):
-        return _with_settings(args, saved_run(checkpoint).get("config"), file)
+        return _with_settings(args, saved_part(saved_run(checkpoint), "config"), file)
 
 
-def _with_settings(args: Sequence[str], config: dict[str, Any] | None, file: Path) -> list[str]:
+def _with_settings(args: Sequence[str], config: Mapping[str, Any], file: Path) -> list[str]:
     """Put a configuration before all options; see `with_settings_of_fit`."""
-    if config is None or given(args, "workload") not in (None, config["workload"]):
-        return [*args]  # by an earlier version, or of another workload, which is refused when it is loaded
-    config = copy.deepcopy(config)
+    if given(args, "workload") not in (None, config["workload"]):
+        return [*args]  # it is refused when it is loaded
+    config = copy.deepcopy(dict(config))
     model, data = config["model"], config["data"]
     for prefix, group in (("model", model), ("data", data)):
         for name in [name for name, value in group.items() if any(_code(name, value, prefix == "model"))]:

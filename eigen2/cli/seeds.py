@@ -9,7 +9,7 @@ from typing import Any
 
 from eigen2.cli.checkpoint import ROOT, foreign_code
 from eigen2.core.export import ExportedChampion, combine, load, read_checkpoint
-from eigen2.core.saved_run import saved_run
+from eigen2.core.saved_run import saved_part, saved_run
 from eigen2.errors import UserError
 from eigen2.files import Folder, writing
 from eigen2.runtime.checkpoint import BEST, LAST
@@ -56,9 +56,7 @@ def train_seeds(checkpoint: Path, seeds: int, resources: Mapping[str, Mapping[st
     root, generations = checkpoint.parent.parent, generations_of(str(checkpoint))
     if checkpoint.parent.name != "checkpoints" or not generations:
         raise UserError(f"{checkpoint} is in no run's folder, where the other seeds are: give best or last of a run")
-    config = saved_run(read_checkpoint(checkpoint)).get("config")
-    if config is None:
-        raise UserError("the checkpoint is by an earlier version, which did not save its configuration; fit again")
+    config = saved_part(saved_run(read_checkpoint(checkpoint)), "config")
     own = int(config["seed_everything"])
     folders = [root / FOLDER / str(seed) for seed in range(own + 1, own + seeds)]
     for folder in folders:

@@ -16,7 +16,11 @@ MAY_CHANGE = (
     *("num_threads", "matmul_precision", "trainer.precision"),
 )
 # parts of a checkpoint that `validate`, `test`, `predict` and `export` need, and what they hold
-REQUIRED = {"data_used": "which data its fit used", "inference": "how its networks see the data"}
+REQUIRED = {
+    "config": "its configuration",
+    "data_used": "which data its fit used",
+    "inference": "how its networks see the data",
+}
 
 
 def flatten(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -201,14 +201,13 @@ def test_a_checkpoint_does_not_say_where_to_write(copied: Path) -> None:
     assert not (copied / "aimed").exists()
 
 
-def test_an_older_checkpoint_needs_its_settings(copied: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_checkpoint_without_its_configuration_is_refused(copied: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = Path("run/checkpoints/last.ckpt")
     checkpoint = torch.load(path, weights_only=True)
     del checkpoint["eigen2"]["config"]
     torch.save(checkpoint, path)
     write_checksum(path, 1)
-    told = [*SMALL, *FLAGS, "--data.synthetic=null", "--data.path=prices.parquet", "--trainer.default_root_dir=run"]
-    assert result_of(*told)["selection"]["agents"] == 5
+    assert "which did not save its configuration; fit again" in refused(capsys, "test", f"--ckpt_path={path}")
 
 
 def test_a_script_leaves_the_configuration_that_repeats_it(tmp_path: Path) -> None:
