@@ -234,8 +234,8 @@ class RolloutDataModule(WorkloadDataModule):
         """Play the champion on data that no fit has used; raise a UserError where the workload has none."""
         raise UserError(f"{type(self).__name__} has no data to test on that fit does not use")
 
-    def record_agent(self, agent: int) -> None:
-        """Prepare to record the validation episodes of `agent`, which may become champion."""
+    def record_validation(self) -> None:
+        """Prepare to record the first agent of `val_env`, which plays the champion, in its next episodes."""
 
     def save_champion_record(self, generation: int) -> None:
         """Save the record of the validation that made the recorded agent champion of `generation`."""

@@ -51,13 +51,12 @@ class PopulationModule(GenerationModule[RolloutDataModule]):
     shared: bool  # whether the others are heads on its trunk
     learner: Learner
     operators: Sequence[Operator]
-    compiled: bool  # whether steps of training are compiled on a CPU
     micro_batches_at_once: int = 1  # computed together, while their tensors fit into the processor's caches
     batches_per_optimizer_step: int = 1
     batches_per_training_step: int = 1  # Lightning's, see `BATCHES_PER_TRAINING_STEP`
     batches_per_fetch: int = 1  # whose transitions come from other processes at once
     make_networks: tuple[NetworkFactory | None, NetworkFactory | None]  # of actor and critic; None for the workload's
-    communicator: Communicator
+    communicator: Communicator  # made by `build`
     population: Population  # this process's agents
     state: GenerationState  # of the generation in progress
     accumulators: Tensor  # of its losses, in the same memory in every generation
@@ -151,7 +150,7 @@ class PopulationModule(GenerationModule[RolloutDataModule]):
         self.memory.require_temporary(temporary, resumed)
         data.allocate_replay(device, communicator)
         self.accumulators = make_accumulators(agents, device)
-        self.step_runner = self.make_step_runner(device, self.compiled)
+        self.step_runner = self.make_step_runner(device, self.hparams["compile"])
         self.batches_per_fetch = data.buffer.batches_at_once(most_learners * at_once * data.batch_size)
 
     def on_train_start(self) -> None:
@@ -185,7 +184,8 @@ class PopulationModule(GenerationModule[RolloutDataModule]):
         on_gpu = self.trainer.strategy.root_device.type == "cuda"
         networks = {"actor_lr": self.population.actor, "critic_lr": self.population.critic}
         groups = [{"params": [rows], "lr": self.hparams[name]} for name, rows in networks.items()]
-        return RowAdam(groups, fused=on_gpu or not self.compiled)  # the compiler does not know the fused kernel
+        # the compiler does not know the fused kernel
+        return RowAdam(groups, fused=on_gpu or not self.hparams["compile"])
 
     @property
     def adam(self) -> RowAdam:

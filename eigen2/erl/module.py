@@ -11,7 +11,6 @@ from torch import Tensor, nn
 from eigen2.core.networks import Sizes
 from eigen2.core.randomness import Role
 from eigen2.core.replay import sample_slots
-from eigen2.distributed.communicator import Communicator
 from eigen2.erl.base import PopulationModule
 from eigen2.erl.evolution import Elitism, MagnitudeMutation, Operator, TournamentCrossover
 from eigen2.erl.evolution.breeding import evolve
@@ -100,9 +99,8 @@ class ERLModule(PopulationModule):
         self.population_size = population_size
         self.shared = representation == "shared" and population_size > 1  # one agent has nothing to share
         self.one_learner = self.shared or (learners == 1 and population_size > 1)
-        self.learner, self.compiled = learner, compile
-        self.operators, self.validate_every = tuple(evolution or ()), validate_every
-        self.make_networks, self.communicator = (actor, critic), Communicator(population_size)
+        self.learner, self.operators, self.make_networks = learner, tuple(evolution or ()), (actor, critic)
+        self.validate_every = validate_every
 
     def on_train_epoch_start(self) -> None:
         """Evaluate every agent, and draw what the generation trains on."""

@@ -126,7 +126,7 @@ class Rollout:
         population, communicator = self.population, self.communicator
         played = self._unplayed(population.size)
         if communicator.rank == 0:
-            self.data.record_agent(0)
+            self.data.record_validation()
             played[0] = self._play_alone(population.champion)
         population.set_champion_fitness(communicator.broadcast({"fitness": played}, 0, "fitness")["fitness"][0])
 
@@ -136,7 +136,7 @@ class Rollout:
         Raises a UserError if there is none.
         """
         require_champion(int(self.population.champion_generation))
-        self.data.record_agent(0)
+        self.data.record_validation()
         return float(self._play_alone(self.population.champion).mean())
 
     def _play_alone(self, agent: DDPGAgent) -> Float[Tensor, " windows"]:

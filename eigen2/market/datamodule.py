@@ -311,9 +311,9 @@ class MarketDataModule(RolloutDataModule):
         """Return the reset options of the validation windows."""
         return self.window_options(self.validation_starts())
 
-    def record_agent(self, agent: int) -> None:
-        """Record the account of one agent in the next validation windows."""
-        self.val_env.record_agent(agent)
+    def record_validation(self) -> None:
+        """Record the account of the first agent, the champion, in the next validation windows."""
+        self.val_env.record_agent(0)
 
     def scores(self, env: Environment, returns: Tensor) -> Tensor:
         """Return the fitness of each episode just played, see `MarketEnvironment.scores`."""
