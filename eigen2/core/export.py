@@ -221,18 +221,30 @@ def describe(network: StackedNetwork, factory: object | None, sizes: Sizes) -> d
 def call_of(factory: object) -> dict[str, Any] | None:
     """Return class and arguments of a network factory that is a class or a `functools.partial` of one; else None.
 
-    Arguments must have names: JSON holds nothing of positional ones.
+    Arguments must have names: JSON holds nothing of positional ones. Defaults are among them, which the command line
+    gives, too.
     """
     partial = factory if isinstance(factory, functools.partial) else None
     # jsonargparse's partials are of functions, to which the class is the last argument
     *before, cls = [factory] if partial is None else [partial.func, *partial.args]
     if any(map(inspect.isclass, before)) or not (inspect.isclass(cls) and issubclass(cls, nn.Module)):
         return None
-    try:
-        arguments = json.loads(json.dumps({} if partial is None else partial.keywords, allow_nan=False))
-    except (TypeError, ValueError):
+    named: Mapping[str, Any] = {} if partial is None else partial.keywords
+    if not all(map(_is_plain, named.values())):
         return None
+    parameters = inspect.signature(cls).parameters.items()
+    defaults = {name: each.default for name, each in parameters if _is_plain(each.default)}
+    arguments = json.loads(json.dumps({**defaults, **named}))
     return {"class_path": f"{cls.__module__}.{cls.__qualname__}", "init_args": arguments}
+
+
+def _is_plain(value: object) -> bool:
+    """Return whether JSON holds a value."""
+    try:
+        json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError):
+        return False
+    return True
 
 
 def format_factory(factory: object | None) -> str | None:

@@ -23,6 +23,8 @@ def test_a_network_of_the_command_line_is_built_again() -> None:
     parser.add_class_arguments(ERLModule, "model", instantiate=False)
     parsed = parser.parse_args([f"--model.actor={PATH}", "--model.actor.hidden=[8, 4]"])
     factory: Any = parser.instantiate(parsed).model.actor
+    default: Any = parser.instantiate(parser.parse_args([f"--model.actor={PATH}"])).model.actor
+    assert call_of(default) == call_of(MLPActor), "so that it resumes what a script fitted"
     made, call = factory(SIZES), call_of(factory)
     assert call == {"class_path": PATH, "init_args": {"hidden": [8, 4], "skip": False}}
     again = build(call, SIZES)
@@ -36,8 +38,10 @@ def test_classes_and_partials_have_names_and_functions_have_none() -> None:
     def function(sizes: Sizes) -> nn.Module:
         return MLPActor(sizes)
 
-    assert call_of(MLPActor) == {"class_path": PATH, "init_args": {}}
-    assert call_of(functools.partial(MLPActor, hidden=(4,))) is not None
+    assert call_of(MLPActor) == {"class_path": PATH, "init_args": {"hidden": [256, 256], "skip": False}}
+    assert call_of(functools.partial(MLPActor, hidden=(4,))) == {
+        **{"class_path": PATH, "init_args": {"hidden": [4], "skip": False}}
+    }
     assert call_of(function) is None
     assert call_of(functools.partial(MLPActor, hidden=torch.ones(2))) is None  # no plain value
     for positional in (8, nn.Linear):
