@@ -64,11 +64,11 @@ def with_settings_of_fit(args: Sequence[str], default_root: str) -> list[str]:
         return _with_settings(args, saved_part(saved_run(checkpoint), "config"), file)
 
 
-def _with_settings(args: Sequence[str], config: Mapping[str, Any], file: Path) -> list[str]:
-    """Put a configuration before all options; see `with_settings_of_fit`."""
-    if given(args, "workload") not in (None, config["workload"]):
+def _with_settings(args: Sequence[str], fit: Mapping[str, Any], file: Path) -> list[str]:
+    """Put the configuration of a fit before all options; see `with_settings_of_fit`."""
+    if given(args, "workload") not in (None, fit["workload"]):
         return [*args]  # it is refused when it is loaded
-    config = copy.deepcopy(dict(config))
+    config = copy.deepcopy(dict(fit))
     model, data = config["model"], config["data"]
     for prefix, group in (("model", model), ("data", data)):
         for name in [name for name, value in group.items() if any(_code(name, value, prefix == "model"))]:
