@@ -12,7 +12,7 @@ from eigen2.errors import UserError
 from eigen2.market.data.cleaning.defects import Cells, Found, Mask
 from eigen2.market.data.cleaning.levels import company_numbers
 from eigen2.market.data.cleaning.policy import CleaningPolicy, Limits
-from eigen2.market.data.source import CLOSE, VALUES, VOLUME
+from eigen2.market.data.source import CLOSE, LARGEST_PRICE, VALUES, VOLUME
 
 KEYS = ["date", "ticker"]
 AFTER = tuple(f"{name}_after" for name in VALUES)
@@ -75,8 +75,7 @@ def clean(
     if actions["split_like"] == "repair" and found.rows["split_like"].any():
         ticker = pd.factorize(block["ticker"])[0]
         factor = _earlier_factors(company_numbers(ticker, found.rows["reused_ticker"]), found.factor)
-        scales = np.stack([*[factor] * 4, 1 / factor], axis=1)
-        change(factor != 1, "split_like", "repair", lambda at, before: before * scales[at])
+        change(factor != 1, "split_like", "repair", partial(_scaled, factor))
     cleaned = block[KEYS].assign(**dict(zip(VALUES, values.T, strict=True)))[~gone].reset_index(drop=True)
     places, before, after = (np.concatenate([entry[part] for entry in log]) for part in (2, 3, 4))
     counts = [len(entry[2]) for entry in log]
@@ -104,6 +103,13 @@ def _check_failures(block: pd.DataFrame, found: Mapping[str, Mask], actions: Map
 
 def _all_emptied(at: Places, before: Rows) -> Rows:
     return np.full_like(before, np.nan)
+
+
+def _scaled(factor: Float[np.ndarray, " rows"], at: Places, before: Rows) -> Rows:
+    """Return rows adjusted for later splits, without the prices that no float32 can hold."""
+    prices = before[:, :VOLUME] * factor[at, None]
+    prices[prices > LARGEST_PRICE] = np.nan
+    return np.column_stack([prices, before[:, VOLUME] / factor[at]])
 
 
 def _emptied(wrong: Cells, at: Places, before: Rows) -> Rows:

@@ -175,6 +175,13 @@ def test_a_split_is_taken_out_of_earlier_prices() -> None:
     assert cleaned(out)[1].empty
 
 
+def test_prices_that_splits_would_take_beyond_float32_are_masked() -> None:
+    found = find(block := series([1e30] * 6 + [2.0] * 6), calendar_of(block), Limits())
+    found.rows["split_like"][6], found.factor[6] = True, 1e10
+    out, _ = clean(block, found, CleaningPolicy(), Limits())
+    assert out["close"].isna().sum() == 6 > out["close"].isna()[6:].sum() == 0
+
+
 def test_each_company_of_a_ticker_has_its_own_levels_and_splits() -> None:
     days = business_days("2020-01-06", 400)
     first = series([50.0 + day % 3 for day in range(40)])
