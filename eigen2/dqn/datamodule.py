@@ -30,8 +30,12 @@ class DQNDataModule(WorkloadDataModule):
 
     def __init__(self, num_parallel_envs: int, replay_capacity: int, replay_min_size: int, batch_size: int) -> None:
         require_range("data.num_parallel_envs", num_parallel_envs, least=1, whole=True)
-        # the newest transition of each environment has no next step yet
-        super().__init__(replay_capacity, replay_min_size, batch_size, least=num_parallel_envs + 1)
+        super().__init__(replay_capacity, replay_min_size, batch_size, least=1)
+        if replay_min_size <= num_parallel_envs:
+            raise UserError(
+                f"data.replay_min_size is {replay_min_size}, with data.num_parallel_envs {num_parallel_envs}: no "
+                "transition would have a next step yet; raise data.replay_min_size above it"
+            )
         self.num_parallel_envs = num_parallel_envs
 
     @abstractmethod

@@ -253,7 +253,7 @@ def test_a_checkpoint_loads_without_pickle_and_holds_the_whole_state(trained: tu
     config = checkpoint["eigen2"].pop("config")
     assert (config["seed_everything"], config["model"]["population_size"]) == (SEED, 4)
     assert checkpoint["eigen2"] == {"seed": SEED, "data_used": {}, "generations": 2}
-    assert spec["actor"] == {"class_path": "tests.erl.probe.ProbeActor", "init_args": {}}
+    assert spec["actor"] == {"class_path": "tests.erl.probe.ProbeActor", "init_args": {"hidden": 8}}
     assert spec["sizes"] == {"inputs": {"x": [1]}, "action": [1], "context": 1}
     assert settings["model.population_size"] == 4
     assert set(checkpoint["state_dict"]) == {f"population.{name}" for name in module.population.state_dict()}

@@ -125,7 +125,7 @@ def test_the_champion_is_validated_to_its_fitness(
         ("--trainer.gradient_clip_val=1", "trainer.gradient_clip_val is 1; use model.max_grad_norm"),
         ("--trainer.limit_train_batches=3", "trainer.limit_train_batches is 3"),
         ("--trainer.overfit_batches=2", "trainer.overfit_batches"),
-        ("--data.num_parallel_envs=10", "data.replay_min_size is 10; it must be at least 11"),
+        ("--data.num_parallel_envs=10", "data.replay_min_size is 10, with data.num_parallel_envs 10: no transition"),
         ("--model.width=20000", "model.width is 20000; it must be at least 1 and at most 16384"),
         ("--model.width=16384", "model.width"),  # tens of gigabytes
         ("--model.baselines=[luck]", "model.baselines names luck; choose among random, domirank"),
