@@ -179,7 +179,7 @@ def _place(options: Namespace) -> None:
     read = [*files.given().values(), options.cost, options.no_go, options.value]
     _require_other((output, outlines, picture), read)
     checkpoint = find_checkpoint(Path(options.trainer.default_root_dir), options.ckpt_path, or_start=False)
-    assert checkpoint is not None  # raised, as it may not start anew
+    assert checkpoint is not None  # without one it is an error, as nothing can start anew
     network, fit = load_champion(Path(checkpoint))
     plan = _plan(options, fit)
     memory = PeakEstimate("cut a smaller region out: gdalwarp -te", torch.device("cpu"))

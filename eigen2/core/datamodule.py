@@ -218,8 +218,8 @@ class RolloutDataModule(WorkloadDataModule):
     def longest_episode(self) -> int:
         """Return the steps of the longest episode, after `build`."""
         raise UserError(
-            f"{type(self).__name__} does not define longest_episode, which several processes need, and "
-            "model.gradient_steps: -1"
+            f"{type(self).__name__} does not define longest_episode: define it, or train in one process with "
+            "model.gradient_steps of 0 or more"
         )
 
     def scores(self, env: Environment, returns: Tensor) -> Tensor:

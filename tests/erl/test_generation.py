@@ -96,7 +96,7 @@ def test_gradient_steps_may_follow_the_transitions_of_a_generation(learners: int
 
 def test_episodes_of_unknown_length_need_a_number_of_gradient_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(ProbeRollouts, "longest_episode")
-    with pytest.raises(UserError, match="does not define longest_episode, which several processes need, and model"):
+    with pytest.raises(UserError, match="does not define longest_episode: define it, or train in one process with"):
         fit(AIM, gradient_steps=-1)
 
 

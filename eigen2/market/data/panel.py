@@ -180,10 +180,9 @@ def build_panel(
 ) -> MarketPanel:
     """Build the panel in memory.
 
-    A row of it depends on the prices of its day and earlier ones, and on the training days, whose statistics
-    standardise every feature: (value - mean) / standard deviation, clipped to [-10, 10], see `_means_and_stds`. Days
-    and tickers without a usable row (`usable_prices`) are left out, with a warning, and so are stray days
-    (`stray_days`).
+    A row depends on the prices of its day and earlier ones, and on the training days, whose statistics standardise
+    features: (value - mean) / standard deviation, clipped to [-10, 10], see `_means_and_stds`. Days and tickers without
+    a usable row (`usable_prices`) are left out, with a warning, and so are stray days (`stray_days`).
 
     Args:
         prices_long: as `eigen2.market.data.source.read_prices` returns it; rows may come in any order.
@@ -393,7 +392,7 @@ def _means_and_stds(
 def _standardise(
     features: Float32[np.ndarray, "days columns features"], scale: FeatureScale
 ) -> Bool[np.ndarray, "days columns features"]:
-    """Normalise in place, in blocks of columns to keep float64 intermediates small; return where valid."""
+    """Standardise in place, in blocks of columns to keep float64 intermediates small; return where valid."""
     valid = np.empty(features.shape, dtype=np.bool_)
     for start in range(0, features.shape[1], BLOCK_COLUMNS):
         block = slice(start, start + BLOCK_COLUMNS)

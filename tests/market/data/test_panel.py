@@ -142,7 +142,7 @@ def test_shapes_types_and_prices():
     assert panel.splits == Splits((range(140),), (range(140, 180),), range(180, 200))
 
 
-def test_features_are_normalised_by_training_days_alone():
+def test_features_are_standardised_by_training_days_alone():
     panel = build_panel(PRICES, **SIZES)
     raw = raw_features(PRICES)
     np.testing.assert_array_equal(panel.valid, ~np.isnan(raw))
