@@ -86,8 +86,9 @@ def _run(args: list[str]) -> None:
         module.run(command, parser.instantiate(parser.parse_args(args[1:])))
     else:
         close = difflib.get_close_matches(command, commands, 1)
+        wrong = f"{command} must follow a command" if command.startswith("-") else f"unknown command {command}"
         raise UserError(
-            f"{f'unknown command {command}' if args else 'a command is missing'}; choose from {', '.join(commands)}, "
+            f"{wrong if args else 'a command is missing'}; choose from {', '.join(commands)}, "
             f"and see its options with --help{f': did you mean {close[0]}?' if close else ''}"
         )
 

@@ -17,7 +17,7 @@ from eigen2.errors import UserError, install_hint, is_shortage, one_line
 
 
 @contextmanager
-def _errors_named(env_id: str) -> Iterator[None]:
+def _errors_named(env_id: str, settings: Mapping[str, Any]) -> Iterator[None]:
     """Turn whatever an environment raises, unless memory ran out, into a UserError of one line."""
     try:
         yield
@@ -26,12 +26,13 @@ def _errors_named(env_id: str) -> Iterator[None]:
             raise
         missing = isinstance(error, gymnasium.error.DependencyNotInstalled)
         hint = f"; MuJoCo: {install_hint('control')}" if missing and "MuJoCo" in str(error) else ""
-        raise UserError(f"data.env_id {env_id}: {one_line(error, None)}{hint}") from error
+        given = f" with data.env_settings {dict(settings)}" if settings else ""
+        raise UserError(f"data.env_id {env_id}{given}: {one_line(error, None)}{hint}") from error
 
 
 def make(env_id: str, settings: Mapping[str, Any], max_episode_steps: int | None) -> gymnasium.Env[Any, Any]:
     """Make one environment with flat observations; raise UserError if it does not exist or does not suit agents."""
-    with _errors_named(env_id):
+    with _errors_named(env_id, settings):
         made = gymnasium.make(env_id, max_episode_steps=max_episode_steps, disable_env_checker=True, **settings)
     action, observation = made.action_space, made.observation_space
     fault = None
@@ -98,7 +99,7 @@ class ControlEnvironment:
         self._state, self._reward = np.zeros((count, *shape), np.float32), np.zeros(count, np.float32)
         self._length = np.zeros(count, np.int64)
         self._terminated, self._truncated = np.ones(count, bool), np.zeros(count, bool)
-        with _errors_named(env_id):  # some settings fail only here
+        with _errors_named(env_id, settings or {}):  # some settings fail only here
             before, _ = first.reset(seed=0)
             after, reward, *_ = first.step((space.low / 2 + space.high / 2).astype(space.dtype))
             _require_shapes((before, after), shape, reward)

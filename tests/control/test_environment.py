@@ -1,5 +1,7 @@
 """Copies of a Gymnasium environment: each is stepped as it would be alone, up to its end and no further."""
 
+import re
+
 import gymnasium
 import numpy as np
 import pytest
@@ -153,7 +155,9 @@ def test_a_reward_may_be_an_array_of_one_number() -> None:
     ],
 )
 def test_what_cannot_be_held_is_refused(settings: dict[str, object], said: str) -> None:
-    with pytest.raises(UserError, match=rf"data\.env_id tests/Count-v0: {said}"):
+    with pytest.raises(
+        UserError, match=rf"data\.env_id tests/Count-v0 with data\.env_settings {re.escape(str(settings))}: {said}"
+    ):
         made(settings=settings)
 
 
@@ -167,7 +171,9 @@ def test_what_cannot_be_held_is_refused(settings: dict[str, object], said: str) 
     ],
 )
 def test_settings_that_fail_only_when_used_are_refused(env_id: str, settings: dict[str, str], said: str) -> None:
-    with pytest.raises(UserError, match=rf"data\.env_id {env_id}: .*{said}"):
+    with pytest.raises(
+        UserError, match=rf"data\.env_id {env_id} with data\.env_settings {re.escape(str(settings))}: .*{said}"
+    ):
         made(env_id=env_id, settings=settings)
 
 
