@@ -40,7 +40,7 @@ class DQNModule(GenerationModule[DQNDataModule]):
         max_grad_norm: longer gradients are scaled down to this norm (above 0).
         train_frequency: environment steps for each gradient step (1 or more).
         initial_epsilon: share of random actions at first (0 to 1).
-        epsilon_min: share of random actions in the end (0 to 1).
+        final_epsilon: share of random actions in the end (0 to 1).
         epsilon_decay_steps: environment steps over which epsilon falls linearly (0 or more).
         validate_every: epochs from one validation to the next (1 or more).
         baselines: policies without learning whose fitness is logged beside the agent's; null takes the workload's.
@@ -67,7 +67,7 @@ class DQNModule(GenerationModule[DQNDataModule]):
         max_grad_norm: float = 10.0,
         train_frequency: int = 2,
         initial_epsilon: float = 1.0,
-        epsilon_min: float = 0.05,
+        final_epsilon: float = 0.05,
         epsilon_decay_steps: int = 3000,
         validate_every: int = 5,
         baselines: tuple[str, ...] | None = None,
@@ -80,7 +80,7 @@ class DQNModule(GenerationModule[DQNDataModule]):
             require_range(f"model.{name}", self.hparams[name], least=1, whole=True)
         for name in ("learning_rate", "max_grad_norm"):
             require_range(f"model.{name}", self.hparams[name], above=0)
-        for name in ("gamma", "initial_epsilon", "epsilon_min"):
+        for name in ("gamma", "initial_epsilon", "final_epsilon"):
             require_range(f"model.{name}", self.hparams[name], least=0, most=1)
         require_range("model.tau", tau, above=0, most=1)
         require_range("model.epsilon_decay_steps", epsilon_decay_steps, least=0, whole=True)
@@ -157,7 +157,7 @@ class DQNModule(GenerationModule[DQNDataModule]):
     @property
     def epsilon(self) -> float:
         """Return the share of random actions now: it falls linearly, then stays."""
-        first, last, steps = (self.hparams[name] for name in ("initial_epsilon", "epsilon_min", "epsilon_decay_steps"))
+        first, last, steps = (self.hparams[name] for name in ("initial_epsilon", "final_epsilon", "epsilon_decay_steps"))
         return float(first + min(1.0, self.environment_steps / max(1, steps)) * (last - first))
 
     @torch.inference_mode()

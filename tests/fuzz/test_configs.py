@@ -71,7 +71,7 @@ FIRE: list[tuple[str, Any]] = [
     *((f"data.{name}", "abc") for name in ("parallel_method", "region")),
     *((f"model.{name}", value) for name in ("width", "networks") for value in (0, HUGE, 2**63)),
     *((f"model.{name}", value) for name in ("gamma", "tau", "learning_rate") for value in (-1, INF)),
-    *((f"model.{name}", value) for name in ("initial_epsilon", "epsilon_min") for value in (2, None)),
+    *((f"model.{name}", value) for name in ("initial_epsilon", "final_epsilon") for value in (2, None)),
     *((f"model.{name}", 0) for name in ("train_frequency", "validate_every")),
     *(("model.baselines", value) for value in (["a"], "abc")),
 ]
