@@ -157,8 +157,9 @@ class DQNModule(GenerationModule[DQNDataModule]):
     @property
     def epsilon(self) -> float:
         """Return the share of random actions now: it falls linearly, then stays."""
-        first, last, steps = (self.hparams[name] for name in ("initial_epsilon", "final_epsilon", "epsilon_decay_steps"))
-        return float(first + min(1.0, self.environment_steps / max(1, steps)) * (last - first))
+        first, last = self.hparams["initial_epsilon"], self.hparams["final_epsilon"]
+        decayed = self.environment_steps / max(1, self.hparams["epsilon_decay_steps"])
+        return float(first + min(1.0, decayed) * (last - first))
 
     @torch.inference_mode()
     def values(self, network: nn.Module, observation: UInt8[np.ndarray, "batch ..."]) -> Tensor:

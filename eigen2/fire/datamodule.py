@@ -6,11 +6,11 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
-from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from jaxtyping import Float
 
 from eigen2.core.config import from_settings, to_config
@@ -18,7 +18,7 @@ from eigen2.core.datamodule import TestResult
 from eigen2.core.randomness import Role, generator
 from eigen2.dqn.collector import Info
 from eigen2.dqn.datamodule import DQNDataModule, Policy
-from eigen2.errors import UserError, require_choices, require_range
+from eigen2.errors import UserError, require_range
 from eigen2.files import Folder
 from eigen2.fire.evaluation import placements
 from eigen2.fire.evaluation.placements import FIRE_SETTINGS, LARGEST_GRID, Cells, PlacementFile, Spec
@@ -30,7 +30,6 @@ from eigen2.fire.simulation.environment import FuelBreakEnv, relative_reward
 from eigen2.fire.simulation.frames import Frames
 from eigen2.fire.simulation.local_search import improve
 from eigen2.fire.simulation.spread import FireModel
-from eigen2.runtime.signals import left_to_this_process
 
 log = logging.getLogger(__name__)
 
@@ -39,7 +38,6 @@ FIRE_BYTES = 8  # per fire and cell
 FEW = 64  # fires that show how much burns on a landscape
 ALIKE = 1.5  # warn of fires that burn this many times the most, or a part of the least, of the fit
 NETWORK_LAYERS = 8  # layers of `QMap` about as large as the map
-
 
 Span = float | tuple[float, float]
 """A number, or a range by its ends."""
@@ -58,7 +56,6 @@ def ends(span: Span) -> tuple[float, float]:
 
 def check_settings(settings: Mapping[str, Any]) -> None:
     """Raise UserError for a setting of `FuelBreakDataModule` that is out of range."""
-    require_choices("data", FuelBreakDataModule.__init__, settings)
     for name in ("grid_size", "landscape_seed", "num_landscapes", "eval_landscapes", "test_landscapes"):
         least, most = {"grid_size": (4, LARGEST_GRID), "landscape_seed": (0, 2**32)}.get(name, (1, None))
         require_range(f"data.{name}", settings[name], least=least, most=most, whole=True)
@@ -115,7 +112,6 @@ class FuelBreakDataModule(DQNDataModule):
             counts.
         terrain: statistics of synthetic landscapes, in a YAML file or key by key; `fire terrain` fits them to a region.
         num_parallel_envs: episodes played at the same time, the batch of an epoch (1 or more).
-        parallel_method: run the environments in this process (sync) or each in its own (async); results are the same.
         replay_capacity: transitions the replay buffer holds (1 or more).
         replay_min_size: transitions in the buffer before training starts (above num_parallel_envs, at most
             replay_capacity).
@@ -148,7 +144,6 @@ class FuelBreakDataModule(DQNDataModule):
         region: RegionFiles | None = None,
         terrain: Terrain | None = None,
         num_parallel_envs: int = 4,
-        parallel_method: Literal["sync", "async"] = "sync",
         replay_capacity: int = 10_000,
         replay_min_size: int = 500,
         batch_size: int = 32,
@@ -164,7 +159,7 @@ class FuelBreakDataModule(DQNDataModule):
         self._region: Region | None = None
         self._region_in_fit = False  # all of its tiles are unseen then
         self._burned_in_fit: list[float] = []  # cells that a fire burns without breaks, on each landscape trained on
-        self._vector_env: SyncVectorEnv | AsyncVectorEnv | None = None
+        self._vector_env: SyncVectorEnv | None = None
         self._held_out: dict[Split, list[FuelBreakEnv]] = {}
         self._baselines: dict[tuple[str, Split], tuple[Cells, np.ndarray]] = {}
 
@@ -233,12 +228,10 @@ class FuelBreakDataModule(DQNDataModule):
         settings, cells = self._settings, self._settings["grid_size"] ** 2
         fires = min(settings["ignitions"] or cells, cells)
         played, held_out = (self.counts[split] for split in _splits(stage))
-        own_processes = stage == "fit" and settings["parallel_method"] == "async"
-        copies = 1 + self.num_parallel_envs if own_processes else 1  # of the scenes played
         unread = 0 if self.region is None or self._region is not None else count_cells(self.region.elevation)
         return {
             "region": unread * READ_BYTES,
-            "landscapes": (played * copies + held_out) * cells * LANDSCAPE_BYTES,
+            "landscapes": (played + held_out) * cells * LANDSCAPE_BYTES,
             "fires": self.num_parallel_envs * fires * cells * FIRE_BYTES,
             "fires elsewhere": held_out * cells * cells * FIRE_BYTES,
         }
@@ -246,7 +239,10 @@ class FuelBreakDataModule(DQNDataModule):
     def build(self, stage: str, device: torch.device) -> None:
         """Make the parallel environments, `env` to read their properties from, and the stage's held-out landscapes."""
         self.teardown(stage)
-        self._region_in_fit |= stage != "test"
+        if stage == "fit" and self.region is not None and self._settings["terrain"] is not None:
+            raise UserError("data.terrain is of synthetic landscapes; leave it out, or data.region")
+        if stage != "test":
+            self._use_region_in_fit()
         played, held_out = _splits(stage)
         fires = self.fires(played)
         by_landscape = {name: [fire[name] for fire in fires] for name in FIRE_RANGES}
@@ -261,14 +257,16 @@ class FuelBreakDataModule(DQNDataModule):
         if stage != "fit":
             return
         twins = [self.env.twin] * self.num_parallel_envs
-        if self._settings["parallel_method"] == "sync":
-            self._vector_env = SyncVectorEnv(twins, autoreset_mode=AutoresetMode.DISABLED)
-        else:
-            with left_to_this_process():
-                self._vector_env = AsyncVectorEnv(twins, autoreset_mode=AutoresetMode.DISABLED)
-        self.environments = self._vector_env
+        self.environments = self._vector_env = SyncVectorEnv(twins, autoreset_mode=AutoresetMode.DISABLED)
         models, rng = [scene.model for scene in self.env.scenes], generator(0, Role.WINDOWS)
         self._burned_in_fit = [model.start(model.draw(FEW, rng)).burned * model.cells for model in models]
+
+    def _use_region_in_fit(self) -> None:
+        """Play on each split's own tiles of a region from now on, not on all of them."""
+        if not self._region_in_fit:
+            self._region_in_fit = True
+            self._held_out.clear()
+            self._baselines.clear()
 
     def held_out(self, split: Split) -> list[FuelBreakEnv]:
         """Return an environment for each landscape of a split, made on the first call."""
@@ -373,7 +371,7 @@ class FuelBreakDataModule(DQNDataModule):
 
     def settings(self) -> dict[str, Any]:
         """Return everything about the data that determines results, as plain values; rasters as a hash."""
-        plain = {name: value for name, value in self._settings.items() if name not in ("parallel_method", "region")}
+        plain = {name: value for name, value in self._settings.items() if name != "region"}
         return {**to_config(plain), "region": self._digest}
 
     @cached_property
@@ -396,34 +394,32 @@ class FuelBreakDataModule(DQNDataModule):
             remedy = "so that test landscapes may be those of its training; leave it out"
             raise UserError(f"data.landscape_seed is not the fit's, {saved}, {remedy}")
         self._burned_in_fit = spec["burned_cells"]
-        if self.region is None or not spec["region"] or self._is_elsewhere(spec):
+        if self.region is None or not spec["region"]:
             return
+        self._region = self._region or read_region(self.region)
+        own, theirs = self._region.extent, spec.get("extent")
+        crs, of_fit = str(self._region.crs), spec.get("crs")
+        comparable = crs == of_fit or "None" in (crs, of_fit)  # without a projection coordinates decide
+        if theirs and comparable and not _overlap(own, theirs):
+            return  # no tile is of the fit's region
         size = self._settings["grid_size"]
         if (saved := spec.get("grid_size", size)) != size:
             remedy = "so that test tiles may lie on those of its training; leave it out"
             raise UserError(f"data.grid_size is not the fit's, {saved}, {remedy}")
-        if theirs := spec.get("extent"):
-            self._region = self._region or read_region(self.region)
-            own = self._region.extent
-            if str(self._region.crs) == spec["crs"] and not _same_tiles(own, theirs):
-                raise UserError(
-                    f"data.region begins at {own[0]:,.1f}, {own[1]:,.1f} with cells of {own[4]:g}, that of the fit, "
-                    f"which it overlaps, at {theirs[0]:,.1f}, {theirs[1]:,.1f} with {theirs[4]:g}, so that test tiles "
-                    "may lie on those of its training; give the fit's rasters, or others elsewhere"
-                )
+        if theirs and not comparable:
+            raise UserError(
+                f"data.region has the projection {crs}, that of the fit {of_fit}, so that test tiles may lie on those "
+                "of its training; warp it to that of the fit: gdalwarp -t_srs"
+            )
+        if theirs and not _same_tiles(own, theirs):
+            raise UserError(
+                f"data.region begins at {own[0]:,.1f}, {own[1]:,.1f} with cells of {own[4]:g}, that of the fit, "
+                f"which it overlaps, at {theirs[0]:,.1f}, {theirs[1]:,.1f} with {theirs[4]:g}, so that test tiles "
+                "may lie on those of its training; give the fit's rasters, or others elsewhere"
+            )
         if not self._region_in_fit:
-            self._region_in_fit = True
-            self._held_out.clear()
-            self._baselines.clear()
+            self._use_region_in_fit()
             self.build("test", self.codec.rates.device)
-
-    def _is_elsewhere(self, spec: Mapping[str, Any]) -> bool:
-        """Return whether the region is known not to overlap with that of a fit."""
-        theirs, files = spec.get("extent"), self.region
-        if not theirs or files is None:
-            return False
-        self._region = self._region or read_region(files)
-        return str(self._region.crs) == spec["crs"] and not _overlap(self._region.extent, theirs)
 
     def describe(self) -> dict[str, str]:
         """Return what to print at the start of a run, by name."""

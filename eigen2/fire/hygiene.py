@@ -43,7 +43,7 @@ class MemoryHygiene(GarbageCollector):
         """
         for name, value in locals().items():
             if name not in ("self", "__class__"):
-                require_range(f"{name} of MemoryHygiene", value, least=1, most=10**9)
+                require_range(f"{name} of MemoryHygiene", value, least=1, most=10**9, whole=True)
         super().__init__()
         sizes = {"losses": max_history_size, "rewards": max_history_size, "experience": experience_buffer_size}
         sizes |= {"step_times": step_times_size, "collection_times": collection_times_size}

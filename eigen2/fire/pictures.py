@@ -185,7 +185,7 @@ class BreaksPlot(Callback):
             every_n_epochs: Add to TensorBoard at the end of every n-th epoch, >= 1. Default 5.
         """
         super().__init__()
-        require_range("every_n_epochs of BreaksPlot", every_n_epochs, least=1)
+        require_range("every_n_epochs of BreaksPlot", every_n_epochs, least=1, whole=True)
         self.every_n_epochs = every_n_epochs
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:

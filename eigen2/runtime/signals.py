@@ -4,10 +4,9 @@ import os
 import shutil
 import signal
 import subprocess
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
-from typing import Any
 
 from eigen2.errors import INTERRUPTED, REQUEUED, TERMINATED, StoppedBySignal
 
@@ -18,25 +17,14 @@ REQUEUE_S = 30.0  # for which SLURM may take to answer
 
 
 @contextmanager
-def replaced(handlers: Mapping[signal.Signals, Any]) -> Iterator[None]:
-    """Handle signals in another way until the block ends."""
-    before = {signum: signal.signal(signum, handler) for signum, handler in handlers.items()}
+def handling(handler: Callable[[signal.Signals], object]) -> Iterator[None]:
+    """Let a function handle the signals of `CODES` until the block ends."""
+    before = {signum: signal.signal(signum, lambda number, frame: handler(signal.Signals(number))) for signum in CODES}
     try:
         yield
     finally:
         for signum, previous in before.items():
             signal.signal(signum, previous)
-
-
-def handling(handler: Callable[[signal.Signals], object]) -> AbstractContextManager[None]:
-    """Let a function handle the signals of `CODES` until the block ends."""
-    return replaced(dict.fromkeys(CODES, lambda number, frame: handler(signal.Signals(number))))
-
-
-def left_to_this_process() -> AbstractContextManager[None]:
-    """Let processes that are started within the block ignore Ctrl-C and SIGUSR1, which reach a whole group."""
-    ignored = dict.fromkeys((signal.SIGINT, signal.SIGUSR1), signal.SIG_IGN)
-    return replaced({**ignored, signal.SIGTERM: signal.SIG_DFL})  # by it they are ended
 
 
 def stopped_by(

@@ -1,8 +1,5 @@
 """The data module of fuel breaks: splits, rewards to learn from, settings."""
 
-import multiprocessing
-import os
-import signal
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -10,15 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from gymnasium.vector import AsyncVectorEnv
 
 from eigen2.errors import UserError
 from eigen2.fire.datamodule import FuelBreakDataModule, check_settings
+from eigen2.fire.landscapes.landscape import Terrain
 from eigen2.fire.landscapes.rasters import READ_BYTES, RegionFiles
 from eigen2.fire.simulation.environment import FuelBreakEnv, action_mask
 from eigen2.fire.simulation.spread import Weather, spread_rates
-from eigen2.runtime.stop import stops_at_once
-from tests.erl.probe import make_trainer
 
 
 def test_batches_may_be_larger_than_the_transitions_at_the_start() -> None:
@@ -58,9 +53,13 @@ def test_a_region_is_in_the_estimate_and_tested_in_the_tiles_of_its_fit(tmp_path
     placeless.build("test", torch.device("cpu"))
     assert placeless._region is not None
     placeless._region = placeless._region._replace(crs=None)  # as ESRI ASCII grids may be
-    assert placeless.inference_spec()["extent"] == []
+    assert placeless.inference_spec()["extent"] == of_fit["extent"]
     placeless.apply_inference_spec({**of_fit, **placeless.inference_spec()})
     west, north, *_, cell = of_fit["extent"]
+    for crs in ("None", of_fit["crs"]):  # without projections coordinates decide
+        cut = {**of_fit, "grid_size": 4, "extent": [west - 30, north, west + 9, north - 9, 30.0], "crs": crs}
+        with pytest.raises(UserError, match="begins at"):
+            placeless.apply_inference_spec(cut)
     assert cell == 30
     for extent, refused in (
         ([west, north, west + 9, north - 9, 30.0], False),
@@ -68,9 +67,8 @@ def test_a_region_is_in_the_estimate_and_tested_in_the_tiles_of_its_fit(tmp_path
         ([west, north, west + 9, north - 9, 10.0], True),
         ([west - 60, north, west, north - 9, 30.0], False),  # beside it
     ):
-        played = FuelBreakDataModule(grid_size=4, region=files, parallel_method="async")
+        played = FuelBreakDataModule(grid_size=4, region=files)
         played.build("test", torch.device("cpu"))
-        assert multiprocessing.active_children() == []
         message = "so that test tiles may lie on those of its training; give the fit's rasters" if refused else None
         with nullcontext() if message is None else pytest.raises(UserError, match=message):
             played.apply_inference_spec({**of_fit, "grid_size": 4, "extent": extent})
@@ -81,7 +79,24 @@ def test_a_region_is_in_the_estimate_and_tested_in_the_tiles_of_its_fit(tmp_path
     beside.apply_inference_spec({**of_fit, "extent": [west - 60, north, west, north - 9, 30.0]})
     assert len(beside.env.scenes) == tiles
     other = {"extent": [west - 30, north, west + 9, north - 9, 30.0], "crs": "EPSG:32612"}
-    played.apply_inference_spec({**of_fit, "grid_size": 4, **other})
+    with pytest.raises(UserError, match=r"projection EPSG:32611, that of the fit EPSG:32612, .* warp it"):
+        played.apply_inference_spec({**of_fit, "grid_size": 4, **other})
+
+
+def test_a_fit_after_a_test_leaves_it_only_the_test_tiles(tmp_path: Path) -> None:
+    pytest.importorskip("rasterio")
+    from tests.fire.landscapes.test_rasters import HILLS, write
+
+    files = RegionFiles(write(tmp_path / "e.tif", HILLS.elevation), write(tmp_path / "f.tif", HILLS.fuel))
+    data = FuelBreakDataModule(grid_size=4, region=files)
+    tiles = []
+    for stage in ("test", "fit", "test"):
+        data.build(stage, torch.device("cpu"))
+        tiles.append(len(data.baseline("random", "test")[0]))
+    data.teardown("test")
+    assert tiles[0] > tiles[1] == tiles[2] > 0
+    with pytest.raises(UserError, match=r"data\.terrain is of synthetic landscapes"):
+        FuelBreakDataModule(grid_size=4, region=files, terrain=Terrain()).build("fit", torch.device("cpu"))
 
 
 def test_baselines_are_those_of_the_tiles_played(tmp_path: Path) -> None:
@@ -147,18 +162,11 @@ def test_each_landscape_has_a_fire_of_its_own_from_the_ranges() -> None:
         ({"wind_speed": "15"}, "data.wind_speed is '15'; it must be a number"),
         ({"grid_size": 8.5}, "data.grid_size is 8.5; it must be a whole number"),
         ({"ignitions": 2.5}, "data.ignitions is 2.5; it must be a whole number"),
-        ({"parallel_method": "threads"}, "data.parallel_method is 'threads'; it must be sync or async"),
     ],
 )
 def test_wrong_settings_are_refused(settings: Any, said: str) -> None:
     with pytest.raises(UserError, match=said):
         check_settings({**FuelBreakDataModule()._settings, **settings})
-
-
-def test_how_environments_are_played_is_no_setting() -> None:
-    one, other = FuelBreakDataModule(parallel_method="sync"), FuelBreakDataModule(parallel_method="async")
-    assert one.settings() == other.settings()
-    assert "num_parallel_envs" in one.settings()
 
 
 def test_relative_rewards_are_of_what_still_burned() -> None:
@@ -177,25 +185,3 @@ def test_relative_rewards_are_of_what_still_burned() -> None:
     np.testing.assert_allclose(sums, 30 * np.log(start / collector.info["burned"]), rtol=1e-5)
     assert (sums > 0).all()
     data.teardown("fit")
-
-
-def test_environments_in_processes_leave_signals_of_the_group_to_the_run() -> None:
-    """Ctrl-C reaches them too; the run handles it after the generation."""
-    sizes = {"num_landscapes": 1, "eval_landscapes": 1, "num_parallel_envs": 2, "batch_size": 2, "replay_min_size": 3}
-    data = FuelBreakDataModule(grid_size=10, ignitions=30, parallel_method="async", **sizes)
-    before = signal.getsignal(signal.SIGINT)
-    with stops_at_once(make_trainer()):
-        data.build("fit", torch.device("cpu"))
-    try:
-        assert signal.getsignal(signal.SIGINT) is before
-        environments = data.environments
-        assert isinstance(environments, AsyncVectorEnv)
-        environments.reset(seed=0)
-        for process in environments.processes:
-            for number in (signal.SIGINT, signal.SIGUSR1):
-                os.kill(process.pid, number)
-        *_, info = environments.reset(seed=0)
-        environments.step(np.array([np.flatnonzero(mask)[0] for mask in info["action_mask"]]))
-        assert all(process.is_alive() for process in environments.processes)
-    finally:
-        data.environments.close()

@@ -1,6 +1,5 @@
 """The command line over fuel breaks: a run, its resume, and what a user may get wrong."""
 
-import multiprocessing
 import shutil
 import signal
 import sys
@@ -67,15 +66,14 @@ def test_a_run_keeps_its_promises(whole: Path) -> None:
 def test_stopped_and_resumed_equals_uninterrupted(
     whole: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """After a generation, and within one; with environments in processes of their own, and without."""
+    """After a generation, and within one."""
 
     def line(*names: str) -> list[str]:
         sender = ["--trainer.callbacks+=tests.signals.SignalAt", f"--trainer.callbacks.names=[{','.join(names)}]"]
         sender += [f"--trainer.callbacks.generation={len(names)}"]
         return ["fit", *SMALL, f"--trainer.default_root_dir={tmp_path}", "--ckpt_path=last", *sender]
 
-    command("fit", tmp_path, "--trainer.max_epochs=1", "--data.parallel_method=async")
-    assert multiprocessing.active_children() == []
+    command("fit", tmp_path, "--trainer.max_epochs=1")
     said = ended(capsys, 143, line("SIGTERM"))
     assert said.startswith("stopped by SIGTERM after generation 1, which is saved")
     said = ended(capsys, 130, line("SIGINT", "SIGINT"))
@@ -134,7 +132,6 @@ def test_the_champion_is_validated_to_its_fitness(
         ("--data.budget=1", "data.budget is 1.0, which is 144 breaks, but only"),
         ("--data.replay_min_size=38", "data.replay_min_size is 38, more than data.replay_capacity 37: training would"),
         ("--data.replay_capacity=15", "data.replay_capacity is 15; an episode in each of 2 environments has 16"),
-        ("--data.parallel_method=threads", "data.parallel_method is threads; it must be"),
     ],
 )
 def test_mistakes_are_one_line(more: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -68,7 +68,7 @@ FIRE: list[tuple[str, Any]] = [
     *((f"data.{name}", HUGE) for name in ("replay_capacity", "replay_min_size", "batch_size")),
     *((f"data.{name}", value) for name in ("wind_speed", "wind_from", "budget") for value in (NAN, INF, -1, None)),
     *(("data.fire_simulation_max_duration", value) for value in (0, INF, 1e30)),
-    *((f"data.{name}", "abc") for name in ("parallel_method", "region")),
+    ("data.region", "abc"),
     *((f"model.{name}", value) for name in ("width", "networks") for value in (0, HUGE, 2**63)),
     *((f"model.{name}", value) for name in ("gamma", "tau", "learning_rate") for value in (-1, INF)),
     *((f"model.{name}", value) for name in ("initial_epsilon", "final_epsilon") for value in (2, None)),

@@ -76,10 +76,10 @@ class Plan:
         require_range("budget", self.budget, above=0, most=1)
         require_range("duration", self.duration, above=0, most=1e9)
         require_range("number of winds", len(self.winds), least=1)
-        require_range("fires", self.fires, least=1)
-        require_range("tile", self.tile, least=4)
-        require_range("margin", self.margin, least=0)
-        require_range("seed", self.seed, least=0)
+        require_range("fires", self.fires, least=1, whole=True)
+        require_range("tile", self.tile, least=4, whole=True)
+        require_range("margin", self.margin, least=0, whole=True)
+        require_range("seed", self.seed, least=0, whole=True)
 
     @property
     def weights(self) -> Float64[np.ndarray, " winds"]:

@@ -47,8 +47,8 @@ class Conditions:
 
     def __post_init__(self) -> None:
         require_range("duration", self.duration, above=0, most=1e6)
-        require_range("fires", self.fires, least=1, most=100_000)
-        require_range("seed", self.seed, least=0)
+        require_range("fires", self.fires, least=1, most=100_000, whole=True)
+        require_range("seed", self.seed, least=0, whole=True)
 
     def model(self, landscape: Landscape) -> FireModel:
         """Return the fire model of a landscape."""

@@ -128,7 +128,7 @@ def synthesize(size: int, rng: np.random.Generator, terrain: Terrain | None = No
     Elevation and vegetation are Gaussian random fields with spectra like those of real ones. Fuel models follow the
     vegetation in the order of their numbers, which is from bare ground to timber and slash; so does the canopy.
     """
-    require_range("grid_size", size, least=4)
+    require_range("grid_size", size, least=4, whole=True)
     terrain = terrain or Terrain()
     height, density = _random_field(size, 4, rng), _random_field(size, terrain.patchiness, rng)
     surface = np.quantile(height, terrain.water)

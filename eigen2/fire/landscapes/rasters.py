@@ -84,8 +84,8 @@ class Region(NamedTuple):
 
     @property
     def extent(self) -> list[float]:
-        """Return west, north, east, south and the side of a cell in the units of its projection; [] without one."""
-        if self.transform is None or self.crs is None:
+        """Return west, north, east, south and the side of a cell in the rasters' units; [] where they are not known."""
+        if self.transform is None:
             return []
         rows, columns = self.missing.shape
         return [*map(float, (*(self.transform * (0, 0)), *(self.transform * (columns, rows)), self.transform.a))]
