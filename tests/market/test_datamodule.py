@@ -220,8 +220,10 @@ def episode(data: MarketDataModule, validation: bool) -> list[dict[str, Tensor]]
     terminated = torch.zeros(1)
     while not terminated.all():
         unit = torch.rand(env.agents, env.windows, *env.action_shape, generator=chance) * 2 - 1
-        observation, reward, terminated, *_ = env.step(env.native_action(unit))
+        observation, reward, terminated, _, info = env.step(env.native_action(unit))
         seen.append({**data.network_inputs(observation), "day": observation["day"], "reward": reward})
+        if "credit" in info:  # what the replay buffer learns from
+            seen[-1]["credited"] = torch.from_numpy(np.array(info["credit"].amount))
     return seen
 
 
@@ -269,6 +271,9 @@ def test_no_price_after_the_training_days_tells_what_a_halted_column_is_worth(mo
         rewards = [torch.stack([part["reward"] for part in episode(data, False)[1:]]) for data in (ours, theirs)]
         assert torch.equal(*rewards)
         assert rewards[0].any()
+        if mode == "orders":
+            credited = [torch.cat([part["credited"] for part in episode(data, False)[1:]]) for data in (ours, theirs)]
+            assert torch.equal(*credited)
         known = [data._outcomes[end - 30 : end - 5].nan_to_num() for data in (ours, theirs)]
         assert torch.equal(*known)
 

@@ -189,9 +189,11 @@ def test_positions_are_held_as_long_as_those_of_the_other_policy(execution: str)
     assert {2, 6} <= {*simulation.orders[:-9]["held_days"]} <= {2, 3, 6, 7}
     policy = random_baseline(prices, trading, account, simulation, DAYS, 100, np.random.default_rng(0))
     others = simulate(prices, trading, account, DAYS, policy, 100)
-    ends = others.closed.query("exit_day < 109 and reason == 6")
+    ends = others.closed.query("exit_day < 109 and reason == 'signal'")
     days = (ends["exit_day"] - ends["entry_day"]).value_counts(normalize=True)
-    own = simulation.closed.query("exit_day < 109 and reason == 6")
+    own = simulation.closed.query("exit_day < 109 and reason == 'signal'")
+    assert len(own) > 20
+    assert len(ends) > 1000
     expected = (own["exit_day"] - own["entry_day"]).value_counts(normalize=True)
     assert days[expected.index].to_numpy() == pytest.approx(expected.to_numpy(), abs=0.05)
 
