@@ -10,7 +10,7 @@ from pathlib import Path
 from lightning.pytorch import Callback, LightningModule, Trainer
 
 from callbacks.budget import MemoryBudgetExceeded
-from eigen2.errors import is_shortage, require_range
+from eigen2.errors import UserError, is_shortage, require_range
 from eigen2.files import Folder
 from eigen2.memory.csvfile import ResumableCsv
 from eigen2.memory.leaks import AFTER, Leak, LeakWatch
@@ -66,6 +66,12 @@ class MemoryProfiler(Callback):
     def memory_owners(self) -> dict[str, object]:
         """Return the profiler's own history."""
         return {"profiler": 0 if self._watch is None else self._watch.trend.nbytes}
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Refuse a second profiler, which would write to the same file."""
+        profilers = [callback for callback in trainer.callbacks if isinstance(callback, MemoryProfiler)]  # type: ignore[attr-defined]
+        if len(profilers) > 1:
+            raise UserError(f"trainer.callbacks has {len(profilers)} MemoryProfilers: set the one that is there")
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Open the file at the current epoch and take the baseline; raises ValueError if two owners use one name."""

@@ -154,6 +154,7 @@ class PopulationStrategy(DDPStrategy):
             checkpoint["parts"] = [text for text in answers if CHECKSUM.fullmatch(text)]
             if refused := [text for text in answers if not CHECKSUM.fullmatch(text)]:
                 if self.is_global_zero:
+                    delete_unused_parts(Path(filepath).parent)
                     raise OSError("; ".join(refused)[:200])
                 return
         super().save_checkpoint(checkpoint, filepath, storage_options)

@@ -217,17 +217,20 @@ class CheckpointStore:
 
         `warn` gets a line for every newer one that is damaged; raises UserError if all are.
         """
+        own = Folder(folder.parent) / folder.name  # a linked folder is refused
         entries = [entry for entry in self.entries() if entry.name == LAST]
         for entry in reversed(entries):
             try:
-                with Folder(folder).replacing(LAST) as draft:
+                with own.replacing(LAST) as draft:
                     self._get(entry.path, draft)
                     verify_checksum(draft)
                     for number, part in enumerate(listed_parts(draft)):
-                        with (Folder(folder) / PARTS).replacing(part.name) as part_draft:
+                        with (own / PARTS).replacing(part.name) as part_draft:
                             self._get(f"{entry.path}.{number}", part_draft)
                             verify_checksum(part_draft, part.stem)
                 return folder / LAST
+            except UserError:
+                raise
             except (DamagedFile, FileNotFoundError, *_BAD_ANSWERS) as error:
                 reason = str(error) if isinstance(error, DamagedFile) else describe_error(error)
                 if isinstance(error, FileNotFoundError):

@@ -50,9 +50,11 @@ class DurableCheckpointIO(TorchCheckpointIO):
         if "://" in str(path):
             raise UserError(f"checkpoint {path} is not a local file; CheckpointUploader copies checkpoints to a bucket")
         target = Path(path)
-        with Folder(target.parent).replacing(target.name) as draft:
-            save_archive(checkpoint, draft, int(checkpoint.get("epoch", -1)))
-        delete_unused_parts(target.parent)
+        try:
+            with Folder(target.parent).replacing(target.name) as draft:
+                save_archive(checkpoint, draft, int(checkpoint.get("epoch", -1)))
+        finally:  # a refused checkpoint leaves no parts on a full disk
+            delete_unused_parts(target.parent)
 
     def remove_checkpoint(self, path: str | Path) -> None:
         """Delete a checkpoint file."""
@@ -153,7 +155,7 @@ class GenerationCheckpoint(_Checkpoint):
     """
 
     def __init__(self, keep: int = 2) -> None:
-        require_range("keep of GenerationCheckpoint", keep, least=1)
+        require_range("keep of GenerationCheckpoint", keep, least=1, whole=True)
         super().__init__(LAST)
         self.keep = keep
 
@@ -228,7 +230,7 @@ def newest_intact(folder: Path, put_aside: bool = False) -> Path | None:
             verify_checkpoint(path)
             if put_aside and path.name != LAST and paths[0].name == LAST:
                 with suppress(OSError):  # a folder that cannot be written has no later checkpoints either
-                    Folder(folder).rename(LAST, DAMAGED)
+                    (Folder(folder.parent) / folder.name).rename(LAST, DAMAGED)  # a linked folder is refused
             return path
         except (DamagedFile, OSError) as error:
             if is_shortage(error):

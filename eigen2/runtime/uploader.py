@@ -155,8 +155,8 @@ class CheckpointUploader(Callback):
         drain_timeout_s: float = 120.0,
     ) -> None:
         super().__init__()
-        require_range("CheckpointUploader.keep", 1 if keep is None else keep, least=1)
-        require_range("CheckpointUploader.attempts", attempts, least=1)
+        require_range("CheckpointUploader.keep", 1 if keep is None else keep, least=1, whole=True)
+        require_range("CheckpointUploader.attempts", attempts, least=1, whole=True)
         require_range("CheckpointUploader.drain_timeout_s", drain_timeout_s, least=0, most=1e7)
         self._where, self._keep, self._attempts = (provider, bucket, prefix), keep, attempts
         self._drain_timeout_s = drain_timeout_s

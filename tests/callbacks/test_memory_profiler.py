@@ -440,3 +440,9 @@ def test_a_few_generations_are_not_called_healthy(fit: Fit, tmp_path: Path) -> N
     fit(MemoryProfiler(), epochs=7)
     (line,) = json.loads((tmp_path / "memory" / "verdict.json").read_text())["lines"]
     assert line == "verdict: none, with 7 of the 8 generations that it needs"
+
+
+def test_a_second_profiler_is_refused(fit: Fit, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="2 MemoryProfilers: set the one that is there"):
+        fit(MemoryProfiler(), MemoryProfiler(), epochs=1)
+    assert not (tmp_path / "memory.csv").exists()

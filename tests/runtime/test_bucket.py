@@ -384,6 +384,10 @@ def test_the_parts_of_several_processes_go_with_their_checkpoint(tmp_path: Path)
     assert bucket.checkpoints().fetch_newest(folder, pytest.fail) == folder / "last.ckpt"
     (part,) = listed_parts(folder / "last.ckpt")
     assert read_part(part)["rows"].unique().tolist() == [30]
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "checkpoints").symlink_to(folder)
+    with pytest.raises(UserError, match="remove the link"):
+        bucket.checkpoints().fetch_newest(tmp_path / "run" / "checkpoints", pytest.fail)
     bucket.store["/bucket/a/run-001/000003-last.ckpt.0"].getbuffer()[9] ^= 1
     warned: list[str] = []
     assert bucket.checkpoints().fetch_newest(folder, warned.append) == folder / "last.ckpt"

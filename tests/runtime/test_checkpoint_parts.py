@@ -1,11 +1,13 @@
 """Checkpoints whose parts lie in files of their own are complete or damaged, never mixed."""
 
+import errno
 from pathlib import Path
 
 import pytest
 import torch
 
 from eigen2.errors import UserError
+from eigen2.runtime import checkpoint
 from eigen2.runtime.checkpoint import (
     DurableCheckpointIO,
     keep_earlier,
@@ -52,6 +54,33 @@ def test_parts_come_back_and_live_as_long_as_a_checkpoint_lists_them(tmp_path: P
         assert [part.unique().tolist() for part in rows] == [[10 * generation + rank] for rank in range(len(rows))]
     DurableCheckpointIO().save_checkpoint({"epoch": 4}, last)  # by one process
     assert len(written(tmp_path)) == 2 + 3 + 1
+
+
+def test_a_checkpoint_that_the_disk_refuses_leaves_no_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path, 1)
+    before = written(tmp_path)
+
+    def refuse(*args: object) -> None:
+        assert len(written(tmp_path)) == len(before) + 1
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    write_part(tmp_path / "last.ckpt", {"rows": torch.zeros(9)}, 0, 2)
+    monkeypatch.setattr(checkpoint, "save_archive", refuse)
+    with pytest.raises(OSError, match="No space left"):
+        DurableCheckpointIO().save_checkpoint({"epoch": 2}, tmp_path / "last.ckpt")
+    assert written(tmp_path) == before
+
+
+def test_no_file_is_renamed_in_a_linked_folder(tmp_path: Path) -> None:
+    outside, run = tmp_path / "outside", tmp_path / "run"
+    run.mkdir()
+    keep_earlier(write(outside, 1))
+    damage(write(outside, 2), "flipped")
+    (run / "checkpoints").symlink_to(outside)
+    before = {path.name for path in outside.iterdir()}
+    with pytest.raises(UserError, match="remove the link"):
+        newest_intact(run / "checkpoints", put_aside=True)
+    assert {path.name for path in outside.iterdir()} == before
 
 
 @pytest.mark.parametrize("kind", ["flipped", "cut", "empty", "gone", "other"])

@@ -245,7 +245,7 @@ def test_every_generation_is_uploaded_as_it_was_submitted(bucket: Bucket, tmp_pa
 def test_training_ends_without_a_bucket_and_one_that_recovers_has_the_newest(
     bucket: Bucket, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    bucket.fault = failing(7)
+    bucket.fault = failing(3)  # a slow machine may upload the first and the last checkpoint alone, in two tries each
     last = fit(tmp_path / "back", callback(attempts=2))
     assert last.read_bytes() == fetched(bucket, tmp_path / "back").read_bytes()
     capsys.readouterr()
