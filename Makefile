@@ -75,7 +75,7 @@ bench-fire: $(INSTALLED)  ## train five seeds of configs/dqn_fuel_breaks.yaml an
 	$(MEASURE) fire fire-optimum --out docs/figures
 	$(VENV)/bin/python -m benchmarks.pages fire
 
-bench-processes: $(INSTALLED)  ## measure full scale in 1, 2 and 4 processes, and model a cluster; a quarter of an hour, two idle cores
+bench-processes: $(INSTALLED)  ## measure full scale in 1, 2 and 4 processes, and their memory; ten minutes, two idle cores
 	$(MEASURE) processes process-memory --out docs/figures
 	$(VENV)/bin/python -m benchmarks.pages processes
 

@@ -69,10 +69,7 @@ class Probe(Callback):
             population, buffer = pl_module.population, pl_module.data.buffer
             self.measured["sizes"] = {
                 "weights": population.weights_per_agent,
-                "actor_weights": population.actor.shape[1],
                 "transition_bytes": buffer.bytes_per_transition,
-                "replay_capacity": buffer.capacity,
-                "transitions": buffer.added // (trainer.current_epoch * pl_module.population_size),
             }
             self.measured["estimate_mb"] = pl_module.memory.peak_bytes / MB
         self.path.write_text(json.dumps({**self.measured, "generation_starts": self.starts.tolist()}))

@@ -3,19 +3,16 @@
 import json
 from pathlib import Path
 
-import pytest
-
 from benchmarks.harness import Rows, Task
 from benchmarks.scale import processes
 
 
 def test_medians_are_of_what_was_measured(tmp_path: Path) -> None:
     machine = {"commit": "c", "dirty": False, "machine": "Xeon", "threads": 1}
-    rows, task = Rows(tmp_path, processes.BENCHMARKS["processes"], {}, machine), Task("alone 0")
-    rows.write(task, {"generation": [1.0, 3.0, 2.0], "deviations": [0.0, 0.1, 0.2, 0.3]})
-    row = rows.read(task)
-    assert row is not None
-    assert json.loads(rows.path(task).read_text()).keys() > {"processor", "threads"}
-    medians = processes.summary([row, row])
-    assert medians.keys() == {"generation", "deviation"}
-    assert medians["generation"] == pytest.approx(2)
+    rows = Rows(tmp_path, processes.BENCHMARKS["processes"], {}, machine)
+    tasks = [Task("16 agents, 2 processes", number) for number in (0, 1)]
+    for task, seconds in zip(tasks, ([1.0, 3.0], [2.0, 9.0]), strict=True):
+        rows.write(task, {"generation": seconds})
+    assert json.loads(rows.path(tasks[0]).read_text()).keys() > {"processor", "threads"}
+    measured = [row for task in tasks if (row := rows.read(task))]
+    assert processes.medians(measured) == {"generation": 2.5}
