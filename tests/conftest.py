@@ -7,7 +7,7 @@ from collections.abc import Generator, Iterator
 import pytest
 from hypothesis import settings
 
-import tests.docstrings  # noqa: F401
+import tests.parsers  # noqa: F401
 from tests.disk import not_synced
 
 LONG = ("test_readme.py", "test_processes.py", "test_failing_disk.py", "test_memory_flat.py")

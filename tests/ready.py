@@ -17,7 +17,7 @@ import sklearn.covariance  # noqa: F401
 import torch.profiler  # noqa: F401
 
 import eigen2.report.page  # noqa: F401
-import tests.docstrings  # noqa: F401
+import tests.parsers  # noqa: F401
 from callbacks.plots import draw_lines
 from eigen2.cli.main import main
 from tests.disk import not_synced

@@ -1,7 +1,4 @@
-"""Runs configurations one after another in a process with a limit of memory, and says of each how it ended.
-
-Building the command line's parser takes longer than anything else here, and is done once.
-"""
+"""Runs configurations one after another in a process with a limit of memory, and says of each how it ended."""
 
 import os
 import resource
@@ -18,7 +15,6 @@ from typing import Any
 import psutil
 from lightning.pytorch import LightningModule
 
-from eigen2.cli import training as training_cli
 from eigen2.cli.main import main
 from eigen2.dqn.module import DQNModule
 from eigen2.erl.module import ERLModule
@@ -50,20 +46,9 @@ def limit(module: type[LightningModule]) -> None:
 
 
 def prepare() -> None:
-    """Limit the process; make it run a few generations only, with one parser for all cases of a workload."""
+    """Limit the process; make it run a few generations only."""
     limit(ERLModule)
     limit(DQNModule)
-    setup = training_cli.EigenCLI.setup_parser
-    made: dict[type, dict[str, Any]] = {}
-
-    def setup_once(self: Any, *args: Any) -> None:
-        if self.datamodule_class not in made:
-            setup(self, *args)
-            names = ("parser", "_subcommand_parsers", "_subcommand_method_arguments")
-            made[self.datamodule_class] = {name: getattr(self, name) for name in names}
-        self.__dict__.update(made[self.datamodule_class])
-
-    training_cli.EigenCLI.setup_parser = setup_once
     _, hard = resource.getrlimit(resource.RLIMIT_AS)
     resource.setrlimit(resource.RLIMIT_AS, (psutil.Process().memory_info().vms + ROOM, hard))
 
