@@ -1,4 +1,7 @@
-"""Plant faults of one line, one at a time, and report which the tests catch: `python -m tests.mutation [NAME ...]`."""
+"""Plant faults of one line, one at a time, and report which the tests catch: `python -m tests.mutation [NAME ...]`.
+
+The same tests must pass before, without a fault.
+"""
 
 import argparse
 import json
@@ -6,6 +9,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TypedDict
 
@@ -25,15 +29,20 @@ def read_faults() -> list[Fault]:
     return json.loads((Path(__file__).parent / "faults.json").read_text())
 
 
+def run(tests: Iterable[str], root: Path) -> subprocess.CompletedProcess[str]:
+    """Run tests in a checkout until one fails."""
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *tests]
+    environment = os.environ | {"PYTHONPATH": str(root), "OMP_NUM_THREADS": "1"}
+    return subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, check=False)
+
+
 def caught(fault: Fault, root: Path) -> bool:
     """Return whether a test fails with the fault in a checkout; its file is restored afterwards."""
     path = root / fault["file"]
     before = path.read_text()
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *fault["tests"]]
     try:
         path.write_text(before.replace(fault["find"], fault["replace"]))
-        environment = os.environ | {"PYTHONPATH": str(root), "OMP_NUM_THREADS": "1"}
-        ended = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, check=False)
+        ended = run(fault["tests"], root)
     finally:
         path.write_text(before)
     if ended.returncode not in (0, 1, 2):  # 2: the fault breaks the collection of tests
@@ -54,6 +63,9 @@ def main() -> int:
         root = Path(folder) / "checkout"
         subprocess.run(["git", "worktree", "add", "-q", "--detach", root, "HEAD"], check=True)
         try:
+            control = run(sorted({test for fault in chosen for test in fault["tests"]}), root)
+            if control.returncode:
+                raise SystemExit(f"a test fails without a fault\n{control.stdout[-2000:]}")
             found = {fault["name"]: caught(fault, root) for fault in chosen}
         finally:
             subprocess.run(["git", "worktree", "remove", "--force", root], check=True)

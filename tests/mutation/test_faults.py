@@ -1,5 +1,6 @@
 """The faults that `python -m tests.mutation` plants still fit the code."""
 
+import ast
 from itertools import groupby
 from pathlib import Path
 
@@ -16,6 +17,8 @@ def test_each_fault_changes_one_place_and_names_tests_that_exist() -> None:
         for fault in group:
             assert text.count(fault["find"]) == 1, fault["name"]
             assert fault["find"] != fault["replace"], fault["name"]
+            if file.endswith(".py"):  # an error of syntax would fail any test
+                ast.parse(text.replace(fault["find"], fault["replace"]), fault["name"])
             for test in fault["tests"]:
                 path, *names = test.split("::")
                 code = (ROOT / path).read_text() if path.endswith(".py") else ""
