@@ -5,7 +5,7 @@ with settings that are best in hindsight on the same days, and against ridge reg
 the same number of windows for fitness, unless they say otherwise.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -44,7 +44,7 @@ SMALL: dict[str, dict[str, Any]] = {  # settings that replace those of a variant
 RULES = ("random", "momentum", "ridge", "filtered", "informed")
 HALVES = ("gradients alone", "evolution alone")
 INJECTED = (Elitism(), Injection(), TournamentCrossover(), MagnitudeMutation())
-SEEDS, OTHER_SEEDS = range(21, 37), range(41, 45)
+SEEDS, OTHER_SEEDS, FRESH_SEEDS = range(21, 37), range(41, 45), range(201, 241)
 
 
 def _blurred_critic(sizes: MarketSizes) -> ColumnCritic:
@@ -178,9 +178,9 @@ def measure(task: Task, settings: Settings, folder: Path) -> Row:
     }
 
 
-def _benchmark(variants: Iterable[str], seeds: Iterable[int], generations: int) -> Benchmark:
+def _benchmark(variants: Sequence[str], seeds: Iterable[int], generations: int) -> Benchmark:
     """Return the benchmark of each variant on the market of each seed."""
-    tasks = [Task(variant, seed) for variant in variants for seed in seeds]
+    tasks = [Task(variant, seed) for seed in seeds for variant in variants]
     settings = {"generations": generations, "small": False}
     smallest = {"generations": 2, "small": True}
     return Benchmark(measure, lambda _: tasks, settings, smallest, key=_key)
@@ -189,8 +189,9 @@ def _benchmark(variants: Iterable[str], seeds: Iterable[int], generations: int) 
 BENCHMARKS = {
     "planted": _benchmark(["erl"], SEEDS, generations=25),
     "halves": _benchmark(HALVES, SEEDS, generations=25),
-    "ablations": _benchmark(VARIANTS, [100], generations=20),
+    "ablations": _benchmark([*VARIANTS], [100], generations=20),
     "trunks": _benchmark([next(iter(SHARED))], SEEDS, generations=25),
-    "trunk-variants": _benchmark(SHARED, OTHER_SEEDS, generations=25),
-    "heads": _benchmark(HEADS, OTHER_SEEDS, generations=25),
+    "trunks-fresh": _benchmark([next(iter(SHARED)), "gradients alone"], FRESH_SEEDS, generations=25),
+    "trunk-variants": _benchmark([*SHARED], OTHER_SEEDS, generations=25),
+    "heads": _benchmark([*HEADS], OTHER_SEEDS, generations=25),
 }
