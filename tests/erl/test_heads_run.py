@@ -23,7 +23,9 @@ def words(*options: object) -> list[object]:
     return ["fit", "--config", ROOT / "tests" / "small.yaml", *SHARED, *options]
 
 
-@pytest.fixture(scope="module", params=[(), DAY], ids=["default", "day"])
+@pytest.fixture(
+    scope="module", params=[pytest.param((), marks=pytest.mark.slow, id="default"), pytest.param(DAY, id="day")]
+)
 def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, tuple[str, ...]]:
     folder = tmp_path_factory.mktemp("shared")
     ended = eigen2(*words(*request.param, "--trainer.default_root_dir", folder / "run"))
