@@ -83,8 +83,8 @@ results: $(INSTALLED)  ## measure and write the figures of docs/results.md; twen
 	$(MEASURE) bench limit full-run-1 full-run-2 full-own full-256 full-1000 --out docs/figures
 	$(VENV)/bin/python -m benchmarks.pages results
 
-planted: $(INSTALLED)  ## compare ERL, its halves and a shared representation on sixteen markets with a hidden drift; three hours
-	$(MEASURE) planted halves trunks --out docs/figures
+planted: $(INSTALLED)  ## compare ERL, its halves and a shared representation on markets with a hidden drift; five hours
+	$(MEASURE) planted halves trunks trunks-fresh --out docs/figures
 	$(VENV)/bin/python -m benchmarks.pages learning
 
 ablations: $(INSTALLED)  ## measure what learning depends on, on one such market; half an hour

@@ -101,8 +101,11 @@ def incomplete_text(runs: Runs, complete: Sequence[str]) -> str:
 
 
 def parity_table(figures: Figures) -> str:
-    """Return TD3's last return on every task beside the published ones, and whether it is on a par with them."""
-    columns = {"": "{task}", "eigen2's TD3": "{found}", "each seed": "{each}"}
+    """Return TD3's last return on every task beside the published ones, and whether it is on a par with them.
+
+    `highest` is each seed's highest return in training.
+    """
+    columns = {"": "{task}", "eigen2's TD3": "{found}", "each seed": "{each}", "highest": "{highest}"}
     columns |= {
         "published, ten seeds": "{published:,.0f}",
         "four implementations": "{parity}",
@@ -118,6 +121,7 @@ def parity_table(figures: Figures) -> str:
         verdict = "below" if mean.mean < low else "above" if mean.mean > high else "within"
         verdict = "" if len(rows) < SEEDS else verdict
         found = {"found": shown(mean, ",.0f", len(rows)), "each": spread(returns.tolist(), ",.0f"), "verdict": verdict}
+        found["highest"] = spread([max(row["fittest"]) for row in rows], ",.0f")
         lines.append({"task": env_id, **found, "published": PUBLISHED[env_id], "parity": f"{low:,} to {high:,}"})
     verdict = f"on a par on {reached} of {len(tasks)} tasks, {'parity' if reached >= PARITY_TASKS else 'no parity yet'}"
     if judged < PARITY_TASKS:
