@@ -65,6 +65,7 @@ def run(command: str, options: Namespace) -> None:
         "--config": json.dumps(config, sort_keys=True, default=str),
         "--space": {key: distribution_to_json(distribution) for key, distribution in space.items()},
         "--set": options.set,
+        **{f"--{name}": options[name] for name in NUMBERS if name not in ("trials", "workers")},
     }
     for setting in options.set:
         key, _, value = setting.partition("=")

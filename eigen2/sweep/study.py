@@ -64,7 +64,9 @@ class Sweep:
             stored = dict(self.study.user_attrs.get("fixed", fixed))
             self.study.set_user_attr("fixed", stored)
             for option in (option for option in fixed if stored.get(option) != fixed[option]):
-                raise UserError(f"{folder} holds a sweep with another {option}; restore it, or choose another --folder")
+                was = stored.get(option)
+                held = f"begun with {option} {was}; give" if isinstance(was, int) else f"with another {option}; restore"
+                raise UserError(f"{folder} holds a sweep {held} it, or choose another --folder")
             self._check_trials()
             if not self.trials and any(folder.glob("trials/*")):  # which fits with other settings would resume
                 raise UserError(f"{folder} has trials that its study.db lacks; move it, or choose another --folder")

@@ -140,6 +140,9 @@ def test_a_sweep_finds_the_best_and_refuses_other_settings(tmp_path: Path, capsy
     ):
         line = f"error: {folder} holds a sweep with another {option}; restore it, or choose another --folder"
         assert refusal(capsys, options(folder, space, *more)) == line
+    for option, begun in (("--seed", 42), ("--prune_after.trials", 5), ("--prune_after.generations", 5)):
+        line = f"error: {folder} holds a sweep begun with {option} {begun}; give it, or choose another --folder"
+        assert refusal(capsys, options(folder, SPACE, *setting, option, begun + 1)) == line
     with Folder(folder).lock(".lock") or pytest.fail("locked"):
         line = refusal(capsys, options(folder, SPACE, *setting))
     assert line.startswith(f"error: another sweep is using {folder}; ")
