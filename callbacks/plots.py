@@ -12,7 +12,7 @@ from jaxtyping import UInt8
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.utilities import rank_zero_warn
 
-from eigen2.errors import UserError, require_range
+from eigen2.errors import UserError, damage_as_user_error, require_range
 
 # the palette of Okabe and Ito for colour-blind readers, without its pale yellow
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
@@ -74,11 +74,16 @@ class MetricsPlot(Callback):
         return {"generations": [generation for generation, _ in self._rows], "values": values}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restore the values of a checkpoint; a metric that it does not contain starts with a gap."""
-        generations = state_dict["generations"]
-        gap = [math.nan] * len(generations)
-        values = [state_dict["values"].get(name, gap) for name in self._names]
-        self._rows = deque(zip(generations, zip(*values, strict=True), strict=True), self._rows.maxlen)
+        """Restore the values of a checkpoint; a metric that it does not contain starts with a gap.
+
+        Raises UserError for an altered state.
+        """
+        what = f"the values of MetricsPlot {self.tag!r} in the checkpoint cannot be read"
+        with damage_as_user_error(what, "were they altered? give another one"):
+            generations = [int(generation) for generation in state_dict["generations"]]
+            gap = [math.nan] * len(generations)
+            values = [map(float, state_dict["values"].get(name, gap)) for name in self._names]
+            self._rows = deque(zip(generations, zip(*values, strict=True), strict=True), self._rows.maxlen)
 
     def memory_owners(self) -> dict[str, object]:
         """Return the bytes of the collected values."""

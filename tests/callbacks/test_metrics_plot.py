@@ -93,6 +93,25 @@ def test_history_is_bounded_and_a_metric_new_since_the_checkpoint_starts_with_a_
     np.testing.assert_equal(plot.state_dict(), expected)
 
 
+@pytest.mark.parametrize(
+    "state",
+    [
+        {},
+        {"generations": None, "values": {}},
+        {"generations": [0, "one"], "values": {"a": [1.0, 2.0]}},
+        {"generations": [0, 1], "values": [1.0, 2.0]},
+        {"generations": [0, 1], "values": {"a": [1.0]}},
+        {"generations": [0], "values": {"a": [[]]}},
+    ],
+)
+def test_an_altered_state_is_refused_in_one_line(state: dict[str, Any]) -> None:
+    plot = MetricsPlot(["a", "b"], tag="t")
+    with pytest.raises(
+        UserError, match=r"^the values of MetricsPlot 't' in the checkpoint cannot be read \(.*\); were"
+    ):
+        plot.load_state_dict(state)
+
+
 def test_a_second_fit_starts_anew(fit: Fit) -> None:
     plot = MetricsPlot(["fitness/mean"], tag="t", max_history=3)
     for epochs, kept in ((3, [0, 1, 2]), (2, [0, 1]), (4, [1, 2, 3])):
