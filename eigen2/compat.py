@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 LAUNCHER = "EIGEN2_LAUNCHER"
 """Environment variable by which a process that a launcher starts knows the launcher's process id."""
+LAUNCHED: set[int] = set()
+"""Ids of the processes that a launcher in this process has started."""
 LEAVE_S = 10.0
 """Seconds that the processes started by a launcher may take to exit after the first one."""
 
@@ -54,6 +56,7 @@ def script_launcher(environment: ClusterEnvironment, processes: int, nodes: int)
                 os.environ[LAUNCHER] = str(os.getpid())
                 self._call_children_scripts()
                 del os.environ[LAUNCHER]
+                LAUNCHED.update(process.pid for process in self.procs)
                 atexit.register(end_processes, self.procs)
             return function(*args, **kwargs)
 

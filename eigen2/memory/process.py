@@ -36,7 +36,7 @@ class ProcessMemory:
     shared_bytes: int  # part of `rss_bytes`: pages of shared memory; 0 but on Linux
     anonymous_bytes: int  # part of `rss_bytes`: all the rest
     shm_files_bytes: int  # of shared memory that this process made by multiprocessing.shared_memory, in use or not
-    children_bytes: int  # anonymous memory of child processes, their children included; 0 but on Linux
+    children_bytes: int  # anonymous memory of child processes and theirs, not of the run's own; 0 but on Linux
     heap_bytes: int | None  # in use: of the C library (glibc 2.33 or newer) and of Arrow
     python_bytes: int | None  # in use: of Python's allocator of small objects, of up to 512 bytes; None: not asked for
     arena_bytes: int | None  # what that allocator has taken from the system; None: not asked for
@@ -117,6 +117,8 @@ def _children_bytes(process: str) -> int:
         os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)  # raises if there is none, and is fast
         for thread in os.scandir(f"/proc/{process}/task"):
             for child in Path(thread.path, "children").read_text().split():
+                if int(child) in compat.LAUNCHED:  # another process of the run, which counts its own memory
+                    continue
                 with contextlib.suppress(OSError):
                     total += resident(child).get("RssAnon", 0) + _children_bytes(child)
     return total
