@@ -189,9 +189,9 @@ class CheckpointStore:
             if self._keep:
                 found = [entry for entry in self.entries() if (entry.run, entry.name) == (self._run, name)]
                 for old in found[: -self._keep]:
-                    self._fs.rm_file(old.path)
-                    for part_path in self._fs.glob(f"{old.path}.*"):
+                    for part_path in self._fs.glob(f"{old.path}.*"):  # first: if one stays, the next upload tries again
                         self._fs.rm_file(part_path)
+                    self._fs.rm_file(old.path)
         except Exception as error:  # of any of the libraries; the checkpoint itself is uploaded
             return f"older checkpoints cannot be deleted ({describe_error(error)})"
         return None

@@ -1,6 +1,7 @@
 """Only intact checkpoints count in a bucket, also on real servers on the loopback, which fail in every way."""
 
 import asyncio
+import errno
 import logging
 import os
 import shutil
@@ -77,6 +78,24 @@ def test_the_newest_of_each_name_are_kept(tmp_path: Path) -> None:
         warning = store.upload(file, "last.ckpt")
     assert warning == "older checkpoints cannot be deleted (OSError, Input/output error)"
     assert len(bucket.objects()) == 4
+
+
+@pytest.mark.parametrize("deleted", [0, 1, 2])
+def test_no_part_stays_if_a_deletion_was_refused(deleted: int, tmp_path: Path) -> None:
+    bucket, delete = Bucket(), Bucket.rm_file
+    store, refused = bucket.checkpoints(keep=1), [False] * deleted + [True]
+
+    def rm_file(path: str) -> None:
+        if refused and refused.pop(0):
+            raise OSError(errno.EIO, "refused")
+        delete(bucket, path)
+
+    bucket.rm_file = rm_file
+    for generation in range(3):
+        with CheckpointFile(write(tmp_path, generation, world=2)) as file:
+            warning = store.upload(file, "last.ckpt")
+        assert (warning is None) == (generation != 1)
+    assert sorted(bucket.objects()) == [f"a/run-001/000003-last.ckpt{part}" for part in ("", ".0", ".1")]
 
 
 def test_the_run_that_began_last_takes_a_prefix_over_and_no_run_deletes_anothers(tmp_path: Path) -> None:
