@@ -13,6 +13,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 
 from eigen2.errors import LOST_CONTACT, RunStopped, StoppedBySignal, require_range
 from eigen2.runtime.signals import CODES, handling, requeue, stopped_by
+from eigen2.runtime.uploader import CheckpointUploader
 
 
 class GracefulStop(Callback):
@@ -35,11 +36,12 @@ class GracefulStop(Callback):
         self._received: signal.Signals | None = None
         self._handlers: dict[int, Any] = {}
         self._began = self._took_s = 0.0
+        self._requeues = False  # whether the run ends by SIGUSR1
         self._trainer: Trainer | None = None
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Install the handlers, in place of Lightning's too, which would save within a generation."""
-        self._trainer, self._received, self._took_s = trainer, None, 0.0
+        self._trainer, self._received, self._took_s, self._requeues = trainer, None, 0.0, False
         self._handlers = {signum: signal.signal(signum, self._handle) for signum in (*CODES, signal.SIGALRM)}
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -70,10 +72,21 @@ class GracefulStop(Callback):
             self._handlers, self._received = {}, None
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        """Queue the SLURM job again if another process ended before this one could; restore the handlers."""
+        """Queue the SLURM job again, also if another process ended before this one could; restore the handlers.
+
+        Uploads end first, as SLURM ends a job that it queues again.
+        """
         lost = isinstance(exception, RunStopped) and exception.code == LOST_CONTACT
-        if lost and self._received == signal.SIGUSR1 and trainer.is_global_zero:
-            sys.stderr.write(f"{requeue()}\n")
+        stopped = isinstance(exception, StoppedBySignal) and self._requeues
+        if trainer.is_global_zero and (stopped or (lost and self._received == signal.SIGUSR1)):
+            for callback in trainer.callbacks:  # type: ignore[attr-defined]
+                if isinstance(callback, CheckpointUploader):
+                    callback.on_exception(trainer, pl_module, exception)
+            line = requeue()
+            if lost:
+                sys.stderr.write(f"{line}\n")
+            else:
+                exception.args = f"{exception}; {line}", *exception.args[1:]
         self.teardown()
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
@@ -85,11 +98,9 @@ class GracefulStop(Callback):
         left_s = self._took_s - (time.monotonic() - self._began)
         generation = self._trainer.current_epoch
         if again or left_s > self.grace_seconds or self.grace_seconds == 0:
-            signal.setitimer(signal.ITIMER_REAL, 0)  # SLURM may take longer than a second to answer
-            stopped = self._stopped(self._received, f"within generation {generation}, which is repeated on a resume")
             # again every second, as an exception raised while an object is finalised is lost
             signal.setitimer(signal.ITIMER_REAL, 1.0, 1.0)
-            raise stopped
+            raise self._stopped(self._received, f"within generation {generation}, which is repeated on a resume")
         signal.setitimer(signal.ITIMER_REAL, self.grace_seconds, 1.0)
         sys.stderr.write(
             f"{self._received.name}: the run ends after generation {generation}, within {self.grace_seconds:g} s; "
@@ -101,8 +112,8 @@ class GracefulStop(Callback):
         return signal.Signals(number) if number else None
 
     def _stopped(self, received: signal.Signals, when: str) -> StoppedBySignal:
-        first = self._trainer is None or self._trainer.is_global_zero
-        return stopped_by(received, f" {when}; --ckpt_path last resumes", first)
+        self._requeues = received == signal.SIGUSR1
+        return stopped_by(received, f" {when}; --ckpt_path last resumes", again=False)
 
 
 @contextmanager

@@ -11,11 +11,12 @@ from typing import Any, BinaryIO, TypeVar
 from lightning.pytorch import Callback, LightningModule, Trainer
 from tqdm import tqdm
 
-from eigen2.errors import UserError, require_range
+from eigen2.errors import REQUEUED, StoppedBySignal, UserError, require_range
 from eigen2.runtime.bucket import PART, CheckpointFile, CheckpointStore, Place, connect, describe_error, resolve
 from eigen2.runtime.checkpoint import BEST, LAST
 
 LONGEST_WAIT_S = 60.0  # most seconds between two attempts
+REQUEUE_WAIT_S = 30.0  # most seconds to wait for uploads before a SLURM job, whose time is nearly up, is queued again
 Result = TypeVar("Result")
 
 
@@ -142,7 +143,8 @@ class CheckpointUploader(Callback):
             one that begins last takes it over, and the others upload nothing more.
         keep: number of newest checkpoints of each name to keep in the bucket, per run (1 or more); null deletes none.
         attempts: tries of an upload (1 or more), 1, 2, 4 ... 60 s apart; then it waits for the next checkpoint.
-        drain_timeout_s: seconds to wait for uploads at the end of the run (0 to 1e7).
+        drain_timeout_s: seconds to wait for uploads at the end of the run (0 to 1e7); at most 30 after SIGUSR1, then
+            the SLURM job is queued again.
     """
 
     def __init__(
@@ -210,15 +212,17 @@ class CheckpointUploader(Callback):
         if self._queue is not None and (warning := self._queue.pop_warning(f"; {self._place} will be retried")):
             tqdm.write(f"cloud: {warning}")
 
-    def on_fit_end(self, trainer: Trainer, *args: Any, **kwargs: Any) -> None:
+    def on_fit_end(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException | None = None) -> None:
         """Submit the last checkpoint and wait for all uploads, also if training failed or was interrupted."""
         if self._queue is None:
             return
+        requeues = isinstance(exception, StoppedBySignal) and exception.code == REQUEUED
+        most_s = min(self._drain_timeout_s, REQUEUE_WAIT_S) if requeues else self._drain_timeout_s
         try:
             self._submit_new(trainer)
             if self._queue.pending:
-                tqdm.write(f"cloud: waiting up to {self._drain_timeout_s:g} s for {self._place}")
-            if not self._queue.drain(self._drain_timeout_s):
+                tqdm.write(f"cloud: waiting up to {most_s:g} s for {self._place}")
+            if not self._queue.drain(most_s):
                 pending, reason = self._queue.pending, self._queue.pop_warning() or "no answer in time"
                 tqdm.write(f"cloud: {pending} checkpoints are not in {self._place}: {reason}; they remain on disk")
         finally:

@@ -1,6 +1,7 @@
 """Uploads run in the background: they are retried, the newest is never lost, and no thread remains."""
 
 import errno
+import signal
 import tempfile
 import threading
 import time
@@ -14,9 +15,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from lightning.pytorch import Callback, LightningModule, Trainer
 
-from eigen2.errors import UserError
-from eigen2.runtime import uploader
+from eigen2.errors import StoppedBySignal, UserError
+from eigen2.runtime import signals, uploader
+from eigen2.runtime import stop as stop_module
 from eigen2.runtime.checkpoint import DurableCheckpointIO, GenerationCheckpoint
+from eigen2.runtime.stop import GracefulStop
 from eigen2.runtime.uploader import CheckpointUploader, UploadQueue, fetch_last, retry
 from tests.runtime.buckets import SECRET, Bucket, failing
 
@@ -217,7 +220,7 @@ def wait(event: threading.Event) -> None:
 def on_hook(hook: str, action: Callable[[Trainer], None]) -> Callback:
     """Return a callback that calls a function in the hook of this name."""
     made = Callback()
-    setattr(made, hook, lambda trainer, pl_module: action(trainer))
+    setattr(made, hook, lambda trainer, *arguments: action(trainer))
     return made
 
 
@@ -317,6 +320,46 @@ def test_a_run_that_fails_leaves_its_last_checkpoint_and_no_thread(
         fit(tmp_path, callback(), module=Tiny(error))
     assert torch.load(fetched(bucket, tmp_path), weights_only=True)["epoch"] == 1
     assert threads() == []
+
+
+def stop_by_slurm(trainer: Trainer) -> None:
+    if trainer.current_epoch == 2:
+        signal.raise_signal(signal.SIGUSR1)
+
+
+@pytest.mark.parametrize("within", [False, True])
+def test_slurm_queues_the_job_again_once_the_last_checkpoint_is_uploaded(
+    within: bool, bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SLURM ends a job that it queues again."""
+    queued: list[int] = []
+
+    def requeue() -> str:
+        queued.append(torch.load(fetched(bucket, tmp_path), weights_only=True)["epoch"])
+        return "queued"
+
+    for module in (signals, stop_module):
+        monkeypatch.setattr(module, "requeue", requeue)
+    bucket.fault = lambda call: time.sleep(0.5 * (call == "put"))
+    stopper = GracefulStop(grace_seconds=0.0 if within else 60.0)
+    with pytest.raises(StoppedBySignal, match=r"--ckpt_path last resumes; queued$"):
+        fit(tmp_path, stopper, callback(), on_hook("on_train_batch_start", stop_by_slurm))
+    assert queued == [1 if within else 2]
+    assert threads() == []
+
+
+def test_slurm_queues_the_job_again_in_time_if_the_bucket_stalls(
+    bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stalls, queued = threading.Event(), list[float]()
+    bucket.fault = lambda call: wait(stalls) if call == "put" else None
+    monkeypatch.setattr(uploader, "REQUEUE_WAIT_S", 0.1)
+    monkeypatch.setattr(stop_module, "requeue", lambda: queued.append(time.monotonic()))
+    began = time.monotonic()
+    with pytest.raises(StoppedBySignal):
+        fit(tmp_path, callback(drain_timeout_s=40.0), GracefulStop(), on_hook("on_train_batch_start", stop_by_slurm))
+    stalls.set()
+    assert queued[0] - began < 30
 
 
 def test_nothing_is_uploaded_by_a_refused_run_or_by_other_ranks(
