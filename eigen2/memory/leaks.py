@@ -9,7 +9,20 @@ from typing import Any
 import numpy as np
 
 from eigen2.files import Folder
-from eigen2.memory.growth import FLAT, LEAK, MIN_GENERATIONS, STEP, WARM_UP, Growth, Trend, Verdict, judge
+from eigen2.memory.growth import (
+    ENDED,
+    FILLING,
+    FLAT,
+    LEAK,
+    MIN_GENERATIONS,
+    SAW_TOOTH,
+    STEP,
+    WARM_UP,
+    Growth,
+    Trend,
+    Verdict,
+    judge,
+)
 from eigen2.memory.limits import available_bytes
 from eigen2.memory.snapshot import MemorySnapshot
 from eigen2.memory.tracing import GENERATIONS, Trace, Tracer, format_size
@@ -37,6 +50,15 @@ leaks leave in the C heap, comes last.
 """
 _WITH_OWNERS = ("memory", "anonymous memory")
 _NOISY = ("anonymous memory", "child processes")
+_BECAME = {
+    FLAT: "it stopped",
+    STEP: "it was a step",
+    ENDED: "it ended, and the memory stays",
+    FILLING: "ever more slowly, as a cache that fills",
+    SAW_TOOTH: "the memory returns (saw-tooth)",
+    LEAK: "what grows now is too new to judge",  # of a noisy series, see `_is_leak`
+}
+"""What growth that was reported as a leak has become, by the kind of its series."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +183,7 @@ class LeakWatch:
     def _take_back(self, leak: Leak) -> list[str]:
         """Return the lines to print about a leak that has turned out to be none."""
         kind = self.verdicts[leak.series].kind
-        became = {FLAT: "it stopped", STEP: "it was a step"}.get(kind, f"its kind is {kind}")
+        became = _BECAME[kind]
         self._revised = f" now; {leak.where} grew from generation {leak.growth.since} on, but {became}"
         self._write()
         return [f"no leak in {leak.phase} after all: {leak.where} grew, but {became}"]

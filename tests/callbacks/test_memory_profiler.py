@@ -367,7 +367,7 @@ def test_a_leak_that_turns_out_to_be_none_is_taken_back(tmp_path: Path) -> None:
     leak, printed = in_fork(found, tmp_path, *callbacks, epochs=22, announce=True)
     assert leak is None
     assert printed.index("leak in generation: ") < printed.index("no leak in generation after all: ")
-    assert re.search("verdict: healthy now; .*memory grew from generation [3-7] on, but its kind is saw-tooth", printed)
+    assert re.search("verdict: healthy now; .*memory grew from generation [3-7] on, but the memory returns", printed)
     assert json.loads((tmp_path / "memory" / "verdict.json").read_text())["leak"] is None
 
 
