@@ -14,7 +14,7 @@ LEAST_RISE = 16  # times the least growth a generation: slow growth is judged wh
 HISTORY = 128  # generations that a trend keeps; of a longer run, every other one of the older half
 FLAT, LEAK, ENDED, FILLING, SAW_TOOTH, STEP = "flat", "leak", "ended", "filling", "saw-tooth", "step"
 _MOST_PIECES = 6  # bends and steps of a series
-_PENALTY = 4.0  # of each of them: halves of log n by which it must lower the error
+_PENALTY = 4.0  # of each of them: times log n by which it must lower n log(mean squared error) of n values
 
 
 class Slope(NamedTuple):
