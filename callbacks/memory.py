@@ -74,7 +74,7 @@ class MemoryProfiler(Callback):
             raise UserError(f"trainer.callbacks has {len(profilers)} MemoryProfilers: set the one that is there")
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Open the file at the current epoch and take the baseline; raises ValueError if two owners use one name."""
+        """Open the file at the current epoch and take the baseline; raises UserError if two owners use one name."""
         global _latest_profiler
         _latest_profiler = self
         self._stop()

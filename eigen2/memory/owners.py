@@ -12,6 +12,8 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor, nn
 
+from eigen2.errors import UserError
+
 _MAPS = Path("/proc/self/maps")
 _NO_FILE = ("/dev/shm/", "/dev/zero", "/memfd:", "/SYSV")
 """Prefixes of mappings that have a name, but no file on a disk to which the system could write their pages."""
@@ -170,7 +172,7 @@ def mapped_files() -> Int64[np.ndarray, " addresses"]:
 
 
 def owners_of(parts: Iterable[object]) -> dict[str, object]:
-    """Return the owners of all parts that are a `MemoryOwner`; raises ValueError if two have the same name."""
+    """Return the owners of all parts that are a `MemoryOwner`; raises UserError if two have the same name."""
     owners: dict[str, object] = {}
     for part in parts:
         owned: object = getattr(part, "memory_owners", dict)()
@@ -178,6 +180,7 @@ def owners_of(parts: Iterable[object]) -> dict[str, object]:
             continue
         for name, held in owned.items():
             if name in owners:
-                raise ValueError(f"{type(part).__name__}.memory_owners(): another owner is named {name!r} too")
+                where = f"{type(part).__name__}.memory_owners()"
+                raise UserError(f"{where} names {name!r}, as another owner does; give it another name")
             owners[name] = held
     return owners

@@ -185,7 +185,7 @@ def test_any_module_is_measured_and_its_leak_found(tmp_path: Path) -> None:
 
 
 def test_two_owners_of_one_name_are_refused(fit: Fit) -> None:
-    with pytest.raises(ValueError, match="'panel'"):
+    with pytest.raises(UserError, match=r"^Owner\.memory_owners\(\) names 'panel', as another owner does"):
         fit(MemoryProfiler(), Owner(panel=1), datamodule=OwningData())
 
 
