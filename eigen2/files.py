@@ -95,6 +95,10 @@ class Folder:
         """Delete a file if it exists."""
         self.file(name).unlink(missing_ok=True)
 
+    def delete_empty(self, name: str) -> None:
+        """Delete a folder; raises OSError if it holds anything."""
+        self.file(name).rmdir()
+
     def rename(self, name: str, new: str) -> None:
         """Rename a file or a folder; a file in its place is replaced."""
         os.replace(self.file(name), self.file(new))

@@ -90,6 +90,9 @@ def move_earlier_run(root: Path) -> Path | None:
         for path in present:
             with suppress(OSError):
                 folder.rename(f"{earlier}/{path.name}", path.name)
+        for made in (earlier, "earlier"):
+            with suppress(OSError):
+                folder.delete_empty(made)
         raise UserError(
             f"the earlier run in {root} cannot be moved to {target} ({error.strerror or error}); resume it with "
             "--ckpt_path last, or choose another --trainer.default_root_dir"

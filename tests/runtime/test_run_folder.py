@@ -6,10 +6,12 @@ from typing import Any
 
 import pytest
 
+from eigen2.errors import UserError
 from eigen2.files import Folder
 from eigen2.runtime import provenance
 from eigen2.runtime.checkpoint import save_archive
 from eigen2.runtime.run_folder import find_checkpoint, generations_of, move_earlier_run
+from tests.runs import contents
 
 
 def test_generations_are_counted_whatever_their_rows_hold(tmp_path: Path) -> None:
@@ -32,6 +34,28 @@ def test_trainings_with_other_seeds_go_with_their_run(tmp_path: Path) -> None:
         moved = tmp_path / "earlier" / str(number) / "seeds" / "43" / "checkpoints" / "best.ckpt"
         assert moved.read_text() == f"of run {number}"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["cache", "earlier", "notes.txt"]
+
+
+@pytest.mark.parametrize("before", [[], ["earlier/1/metrics.csv"]])
+def test_a_refused_move_leaves_everything_as_it_was(
+    before: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("metrics.csv", "run.json", *before):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(name)
+    there, rename = contents(tmp_path), Folder.rename
+
+    def refuse(folder: Folder, name: str, new: str) -> None:
+        if name == "run.json":
+            raise OSError(errno.EBUSY, "Device or resource busy")
+        rename(folder, name, new)
+
+    monkeypatch.setattr(Folder, "rename", refuse)
+    with pytest.raises(UserError, match=r"the earlier run in .* cannot be moved to .*earlier/[12] "):
+        move_earlier_run(tmp_path)
+    assert contents(tmp_path) == there
+    assert sorted(path.name for path in tmp_path.glob("earlier*/*")) == ["1"] * bool(before)
+    assert (tmp_path / "earlier").exists() == bool(before)
 
 
 def test_a_damaged_checkpoint_may_lie_where_nothing_can_be_written(
