@@ -54,7 +54,7 @@ def to_config(value: object) -> Any:
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, Mapping):
-        return {str(name): to_config(part) for name, part in value.items()}
+        return {name if isinstance(name, int) else str(name): to_config(part) for name, part in value.items()}
     if isinstance(value, list | tuple):
         return [to_config(part) for part in value]
     if is_dataclass(value) and not isinstance(value, type):

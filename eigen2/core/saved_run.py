@@ -23,14 +23,14 @@ REQUIRED = {
 }
 
 
-def flatten(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+def flatten(settings: Mapping[Any, Any], prefix: str = "") -> dict[str, Any]:
     """Return plain values by full key, `rules.fee` for the key `fee` within `rules`; tuples become lists."""
     flat: dict[str, Any] = {}
     for name, value in settings.items():
         if isinstance(value, Mapping):
             flat |= flatten(value, f"{prefix}{name}.")
         else:
-            flat[prefix + name] = list(value) if isinstance(value, tuple) else value
+            flat[f"{prefix}{name}"] = list(value) if isinstance(value, tuple) else value
     return flat
 
 

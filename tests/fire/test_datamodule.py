@@ -7,7 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import yaml
 
+from eigen2.core.config import from_settings
+from eigen2.core.saved_run import flatten
 from eigen2.errors import UserError
 from eigen2.fire.datamodule import FuelBreakDataModule, check_settings
 from eigen2.fire.landscapes.landscape import Terrain
@@ -167,6 +170,17 @@ def test_each_landscape_has_a_fire_of_its_own_from_the_ranges() -> None:
 def test_wrong_settings_are_refused(settings: Any, said: str) -> None:
     with pytest.raises(UserError, match=said):
         check_settings({**FuelBreakDataModule()._settings, **settings})
+
+
+def test_a_saved_configuration_makes_the_same_data_again() -> None:
+    data = FuelBreakDataModule(grid_size=8, terrain=Terrain({101: 0.7, 165: 0.3}, slope=0.1))
+    saved = yaml.safe_load(yaml.safe_dump(data.config()))
+    saved["terrain"] = from_settings(Terrain, "data.terrain", saved["terrain"])  # as the data module does
+    again = FuelBreakDataModule(**saved)
+    assert flatten(again.settings()) == flatten(data.settings())
+    assert flatten(data.settings())["terrain.fuel.101"] == 0.7
+    for mine, theirs in zip(again.landscapes("test"), data.landscapes("test"), strict=True):
+        assert (mine.fuel == theirs.fuel).all()
 
 
 def test_relative_rewards_are_of_what_still_burned() -> None:
