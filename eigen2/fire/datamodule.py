@@ -158,6 +158,7 @@ class FuelBreakDataModule(DQNDataModule):
         self._make_env: Callable[..., FuelBreakEnv] = partial(FuelBreakEnv, budget=budget, ignitions=ignitions)
         self._region: Region | None = None
         self._region_in_fit = False  # all of its tiles are unseen then
+        self._terrain_of_fit = False  # whether its landscapes may have the statistics of the region tested
         self._burned_in_fit: list[float] = []  # cells that a fire burns without breaks, on each landscape trained on
         self._vector_env: SyncVectorEnv | None = None
         self._held_out: dict[Split, list[FuelBreakEnv]] = {}
@@ -344,7 +345,8 @@ class FuelBreakDataModule(DQNDataModule):
                 "its best; fit on such ground, or with a range of durations and winds",
                 *(burned.mean(), least, most),
             )
-        return placements.make_test_result(saved, burned, generation)
+        measured = self.region is not None and self._terrain_of_fit
+        return placements.make_test_result(saved, burned, generation, measured)
 
     def save_champion_record(self, generation: int, baselines: tuple[str, ...]) -> None:
         """Save where the new champion and the baselines put breaks: `champion/placements.json`."""
@@ -386,14 +388,15 @@ class FuelBreakDataModule(DQNDataModule):
         """Return what decides which landscapes the fit has not used, and how much fires burned in it."""
         used = {name: self._settings[name] for name in ("landscape_seed", "grid_size")}
         place = {"extent": self._region.extent, "crs": str(self._region.crs)} if self._region else {}
-        return {**used, "region": self.region is not None, **place, "burned_cells": self._burned_in_fit}
+        used |= {"terrain": self._settings["terrain"] is not None, "region": self.region is not None}
+        return {**used, **place, "burned_cells": self._burned_in_fit}
 
     def apply_inference_spec(self, spec: Mapping[str, Any]) -> None:
         """Refuse to play a champion on landscapes of another series; leave it only unseen tiles of a region."""
         if (saved := spec["landscape_seed"]) != self._settings["landscape_seed"]:
             remedy = "so that test landscapes may be those of its training; leave it out"
             raise UserError(f"data.landscape_seed is not the fit's, {saved}, {remedy}")
-        self._burned_in_fit = spec["burned_cells"]
+        self._burned_in_fit, self._terrain_of_fit = spec["burned_cells"], spec.get("terrain", False)
         if self.region is None or not spec["region"]:
             return
         self._region = self._region or read_region(self.region)

@@ -181,16 +181,20 @@ def save_test(
         folder.write("scores.json", text)
 
 
-def make_test_result(saved: Mapping[str, np.ndarray], burned: np.ndarray, generation: int) -> TestResult:
+def make_test_result(
+    saved: Mapping[str, np.ndarray], burned: np.ndarray, generation: int, measured: bool = False
+) -> TestResult:
     """Return the metrics and the table of a test.
 
     Args:
         saved: share that each placement saves on each landscape (0 to 1).
         burned: cells that a fire burns without breaks, the mean on each landscape.
         generation: of the champion.
+        measured: whether the terrain that the fit was given may have been fitted to these landscapes.
     """
+    unseen = "did not train on; its data.terrain may have been fitted to some of them" if measured else "has not seen"
     lines = [
-        f"champion     of epoch {generation}, on {len(saved['champion'])} landscapes that fit has not seen",
+        f"champion     of epoch {generation}, on {len(saved['champion'])} landscapes that fit {unseen}",
         f"a fire burns {burned.mean():,.0f} cells without breaks ({burned.min():,.0f} to {burned.max():,.0f})",
         f"percent of the burned area saved: mean, standard error, least, most; gap to {SEARCHED}, % of what it saves",
     ]

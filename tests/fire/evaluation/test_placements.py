@@ -19,7 +19,7 @@ from eigen2.errors import UserError
 from eigen2.files import Folder
 from eigen2.fire.datamodule import FuelBreakDataModule
 from eigen2.fire.evaluation.placements import PlacementFile, make_test_result, read_placements, write_placements
-from eigen2.fire.landscapes.landscape import synthesize, synthetic
+from eigen2.fire.landscapes.landscape import Terrain, synthesize, synthetic
 from eigen2.fire.landscapes.rasters import RegionFiles
 from eigen2.fire.pictures import BreaksPlot, draw_placements
 from eigen2.fire.simulation.baselines import PLACEMENTS, reduction
@@ -217,6 +217,22 @@ def test_a_champion_of_synthetic_landscapes_is_tested_on_all_tiles(tmp_path: Pat
     tested = {each.elevation.tobytes() for each in data.landscapes("test")}
     assert len(tested) == len(data.held_out("test")) == len(data.env.scenes)
     assert not tested & {each.elevation.tobytes() for split in splits for each in split}
+
+
+def test_a_test_says_that_terrain_may_be_of_its_tiles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = RegionFiles(**rasters(tmp_path, synthesize(16, np.random.default_rng(5))))
+    scores = dict.fromkeys(PLACEMENTS, ([[]], np.full(1, 0.5)))
+    for terrain in (None, Terrain()):
+        fitted = FuelBreakDataModule(grid_size=8, terrain=terrain).inference_spec()
+        for region in (None, files):
+            data = FuelBreakDataModule(grid_size=8, test_landscapes=1, region=region)
+            data.apply_inference_spec({**fitted, "burned_cells": [1.0]})
+            monkeypatch.setattr(data, "play", lambda *_: np.full(1, 0.5))
+            monkeypatch.setattr(data, "baseline", lambda name, _: scores[name])
+            monkeypatch.setattr(data, "_score", lambda *_: ([[]], np.full(1, 0.5)))
+            said = data.test(lambda _: np.zeros(1, int), 3).text
+            assert ("data.terrain may have been fitted" in said) == (terrain is not None and region is not None)
+            assert ("has not seen" in said) == (terrain is None or region is None)
 
 
 def test_a_region_too_small_to_train_on_is_tested_on(tmp_path: Path) -> None:
