@@ -54,7 +54,7 @@ OPTIONS: dict[str, tuple[Any, Any, str]] = {
     "budget": (
         float | None,
         None,
-        "Fraction of the cells that a baseline turns into fuel breaks (above 0, at most 1); null takes as many as the "
+        "Fraction of all cells that a baseline turns into fuel breaks (above 0, at most 1); null takes as many as the "
         f"first placement of --placements, or {BUDGET}.",
     ),
     "fires": (int, 60, "Fires per landscape simulated with pyretechnics (1 or more)."),
@@ -79,7 +79,7 @@ PLACE: dict[str, tuple[Any, Any, str]] = {
     "ckpt_path": (str, "best", "Champion: best or last of the run, or a checkpoint file."),
     "trainer.default_root_dir": (str, "lightning_logs/fuel_breaks", "The run's folder."),
     "landscape": (RegionFiles, ..., "Rasters of the region."),
-    "budget": (float, 0.05, "Cost of all breaks over that of all cells that burn (above 0, at most 1)."),
+    "budget": (float, 0.05, "Cost of all breaks over that of the cells that burn, not of all (above 0, at most 1)."),
     "output": (str, "breaks.tif", "GeoTIFF to write; outlines go to a .geojson beside it, a map to a .png."),
     "cost": (str | None, None, "Raster of the cost of a break in each cell (above 0); null makes all cells cost 1."),
     "no_go": (
