@@ -91,8 +91,6 @@ PAGE = Page(
         "halves_machine": Block(partial(machines, ["halves"]), ("halves",)),
         "trunks": Block(partial(variants_table, "shared"), ("trunks", "planted", "halves")),
         "trunks_machine": Block(partial(machines, ["trunks"]), ("trunks",)),
-        "trunks_fresh": Block(shared_table, ("trunks-fresh",)),
-        "trunks_fresh_machine": Block(partial(machines, ["trunks-fresh"]), ("trunks-fresh",)),
         "trunk_variants": Block(shared_table, ("trunk-variants",)),
         "trunk_variants_machine": Block(partial(machines, ["trunk-variants"]), ("trunk-variants",)),
         "heads": Block(shared_table, ("heads",)),
