@@ -335,7 +335,9 @@ def test_a_window_has_no_more_days_than_observations_count() -> None:
         *(("max_coefficient", value) for value in (1.0, float("inf"))),
         *(("max_target", value) for value in (9.9, 1e6)),
         *(("min_target", 0.0), ("max_opens_per_day", 0), ("slippage_bps", NAN), ("loss_penalty", -0.1)),
-        *(("max_holding_days", value) for value in (0, 251)),
+        *((name, value) for name in ("max_holding_days", "rebalance_days") for value in (0, 251)),
+        *(("delisting_return", value) for value in (-1.1, 0.1)),
+        *((name, value) for name in ("concentration", "risk_aversion") for value in (-0.1, 1000.1)),
         *((name, -1.0) for name in ("cost_bps", "inaction_penalty", "zero_trade_penalty")),
     ],
 )
