@@ -2,10 +2,10 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
+from gymnasium.vector import VectorEnv
 from jaxtyping import Bool, Float, Int64, UInt8
 from torch import Tensor, nn
 
@@ -16,19 +16,6 @@ Actions = Int64[np.ndarray, " environments"]
 Info = Mapping[str, np.ndarray]
 """The `info` of a vector environment: arrays (environments, ...) by name."""
 SEEDS = 2**31  # environments are seeded with whole numbers below this
-
-
-@runtime_checkable
-class VectorEnvironment(Protocol):
-    """Environments stepped together, without automatic resets, as Gymnasium's vector environments."""
-
-    num_envs: int
-
-    def reset(self, *, seed: Any = None) -> tuple[Any, dict[str, Any]]:
-        """Start episodes in all environments; return observations and info."""
-
-    def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
-        """Return next observations, rewards, terminated, truncated and info."""
 
 
 class ObservationCodec(ABC):
@@ -66,8 +53,8 @@ def replay_fields(codec: ObservationCodec) -> dict[str, Field]:
 class Collector:
     """Plays environments side by side; every step adds one transition per environment to the buffer.
 
-    All episodes have the same length. `learned_rewards` returns the rewards to learn from, given the info before and
-    after a step and the environments' rewards.
+    The environments do not reset by themselves, and all episodes have the same length. `learned_rewards` returns the
+    rewards to learn from, given the info before and after a step and the environments' rewards.
     """
 
     observation: UInt8[np.ndarray, "environments ..."]  # the current one
@@ -75,7 +62,7 @@ class Collector:
 
     def __init__(
         self,
-        environments: VectorEnvironment,
+        environments: VectorEnv,
         codec: ObservationCodec,
         buffer: ReplayBuffer,
         learned_rewards: Callable[[Info, Info, np.ndarray], np.ndarray],

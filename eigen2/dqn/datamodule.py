@@ -6,11 +6,12 @@ from typing import ClassVar
 
 import numpy as np
 import torch
+from gymnasium.vector import VectorEnv
 from jaxtyping import Float, UInt8
 from torch import nn
 
 from eigen2.core.datamodule import TestResult, WorkloadDataModule
-from eigen2.dqn.collector import Actions, Collector, Info, ObservationCodec, VectorEnvironment, replay_fields
+from eigen2.dqn.collector import Actions, Collector, Info, ObservationCodec, replay_fields
 from eigen2.errors import UserError, require_range
 
 Policy = Callable[[UInt8[np.ndarray, "batch ..."]], Actions]
@@ -23,7 +24,7 @@ class DQNDataModule(WorkloadDataModule):
     remedy: ClassVar[str]  # settings to lower where memory does not suffice
     baselines: ClassVar[tuple[str, ...]] = ()  # names of the policies without learning
     default_baselines: ClassVar[tuple[str, ...]] = ()  # those compared with the agent, without `model.baselines`
-    environments: VectorEnvironment  # played side by side; made by `build`, as are codec and episode_steps
+    environments: VectorEnv  # played side by side; made by `build`, as are codec and episode_steps
     codec: ObservationCodec
     collector: Collector  # plays the environments into the replay buffer; made by `allocate_replay`
     episode_steps: int  # of every episode

@@ -85,9 +85,9 @@ def _same_tiles(one: Sequence[float], other: Sequence[float]) -> bool:
     )
 
 
-def _splits(stage: str) -> tuple[Split, Split]:
-    """Return the splits whose landscapes a stage plays on in parallel, and which it holds out."""
-    return ("test", "test") if stage == "test" else ("train", "validation")
+def _judged(stage: str) -> Split:
+    """Return the split that a stage validates or tests on."""
+    return "test" if stage == "test" else "validation"
 
 
 class FuelBreakDataModule(DQNDataModule):
@@ -228,28 +228,30 @@ class FuelBreakDataModule(DQNDataModule):
         """Return the largest number of bytes that a stage holds in landscapes and fires, by owner."""
         settings, cells = self._settings, self._settings["grid_size"] ** 2
         fires = min(settings["ignitions"] or cells, cells)
-        played, held_out = (self.counts[split] for split in _splits(stage))
+        landscapes = self.counts[_judged(stage)] + (self.counts["train"] if stage == "fit" else 0)
         unread = 0 if self.region is None or self._region is not None else count_cells(self.region.elevation)
         return {
             "region": unread * READ_BYTES,
-            "landscapes": (played + held_out) * cells * LANDSCAPE_BYTES,
+            "landscapes": landscapes * cells * LANDSCAPE_BYTES,
             "fires": self.num_parallel_envs * fires * cells * FIRE_BYTES,
-            "fires elsewhere": held_out * cells * cells * FIRE_BYTES,
+            "fires elsewhere": self.counts[_judged(stage)] * cells * cells * FIRE_BYTES,
         }
 
     def build(self, stage: str, device: torch.device) -> None:
-        """Make the parallel environments, `env` to read their properties from, and the stage's held-out landscapes."""
+        """Make the stage's held-out landscapes, and to fit the parallel environments; `env` is as each of them."""
         self.teardown(stage)
         if stage == "fit" and self.region is not None and self._settings["terrain"] is not None:
             raise UserError("data.terrain is of synthetic landscapes; leave it out, or data.region")
         if stage != "test":
             self._use_region_in_fit()
-        played, held_out = _splits(stage)
-        fires = self.fires(played)
-        by_landscape = {name: [fire[name] for fire in fires] for name in FIRE_RANGES}
-        self.env = self._make_env(landscapes=self.landscapes(played), **by_landscape)
+        held_out = self.held_out(_judged(stage))
+        self.env = held_out[0]
+        if stage == "fit":
+            fires = self.fires("train")
+            by_landscape = {name: [fire[name] for fire in fires] for name in FIRE_RANGES}
+            self.env = self._make_env(landscapes=self.landscapes("train"), **by_landscape)
         self.episode_steps = self.env.budget
-        scenes = [scene for env in (self.env, *self.held_out(held_out)) for scene in env.scenes]
+        scenes = [scene for env in (self.env, *held_out) for scene in env.scenes]
         # an episode would end before its budget is spent
         if (burning := min(int(scene.model.burnable.sum()) for scene in scenes)) < self.episode_steps:
             share = f"data.budget is {self._settings['budget']}, which is {self.episode_steps} breaks"

@@ -215,7 +215,7 @@ def test_a_champion_of_synthetic_landscapes_is_tested_on_all_tiles(tmp_path: Pat
     assert len(data.held_out("test")) == len(every)
     data.apply_inference_spec({**spec, "region": True})
     tested = {each.elevation.tobytes() for each in data.landscapes("test")}
-    assert len(tested) == len(data.held_out("test")) == len(data.env.scenes)
+    assert len(tested) == len(data.held_out("test"))
     assert not tested & {each.elevation.tobytes() for split in splits for each in split}
 
 
