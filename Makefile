@@ -85,7 +85,7 @@ results: $(INSTALLED)  ## measure and write the figures of docs/results.md; twen
 
 planted: $(INSTALLED)  ## compare ERL, its halves and a shared representation on markets with a hidden drift; five hours
 	$(MEASURE) planted halves trunks --out docs/figures
-	$(MEASURE) trunks-fresh --rows docs/figures/rows --out docs/figures
+	$(MEASURE) fresh --rows docs/figures/rows --out docs/figures
 	$(VENV)/bin/python -m benchmarks.pages learning
 
 ablations: $(INSTALLED)  ## measure what learning depends on, on one such market; half an hour

@@ -52,7 +52,7 @@ MODULES = {  # names of benchmarks by the module that defines them in `BENCHMARK
     "memory.estimate": ("estimate",),
     "memory.cost": ("memory-cost",),
     "memory.soak": ("soak", "soak-fire"),
-    "learning.planted": ("planted", "halves", "ablations", "trunks", "trunks-fresh", "trunk-variants", "heads"),
+    "learning.planted": ("planted", "halves", "ablations", "trunks", "fresh", "trunk-variants", "heads"),
     "learning.power": ("weak", "power-rules"),
     "learning.control": ("control", "control-td3", "control-td3-medium"),
     "learning.mujoco": ("mujoco", "parity", "swimmer"),

@@ -191,7 +191,7 @@ BENCHMARKS = {
     "halves": _benchmark(HALVES, SEEDS, generations=25),
     "ablations": _benchmark([*VARIANTS], [100], generations=20),
     "trunks": _benchmark([next(iter(SHARED))], SEEDS, generations=25),
-    "trunks-fresh": _benchmark([next(iter(SHARED)), "gradients alone"], FRESH_SEEDS, generations=25),
+    "fresh": _benchmark([next(iter(SHARED)), "gradients alone", "erl"], FRESH_SEEDS, generations=25),
     "trunk-variants": _benchmark([*SHARED], OTHER_SEEDS, generations=25),
     "heads": _benchmark([*HEADS], OTHER_SEEDS, generations=25),
 }
