@@ -1,5 +1,6 @@
 """Tables of docs/learning.md."""
 
+from collections.abc import Collection
 from functools import partial
 
 import numpy as np
@@ -11,6 +12,7 @@ from benchmarks.pages import Block, Page, interval, machines, table
 
 Runs = dict[str, list[Row]]
 WHO = ("champion", "agents")
+SHARED = ("shared", "shared representation of days")  # what tables call it, and the variant
 SHARES = {"of ridge": "{ridge:.0f} %", "of the Kalman filter": "{filtered:.0f} %"}
 FITNESS = {"": "{name}", "mean": "{mean:.1f}", **SHARES, "all agents": "{agents:.1f}"}
 AGAINST = {"champion": "{champion}", "all agents": "{agents}", "markets better": "{better}"}
@@ -50,10 +52,11 @@ def variants_table(name: str, own: Figures, *others: Figures) -> str:
     return _differences(name, own_rows, variants)
 
 
-def shared_table(figures: Figures) -> str:
-    """Return by how much the first variant beats changes of it, market by market."""
-    (_, first), *others = figures["runs"].items()
-    return _differences("shared", first, {variant: (rows, *WHO) for variant, rows in others})
+def within_table(name: str, own: str, figures: Figures, others: Collection[str] | None = None) -> str:
+    """Return by how much a variant, called `name`, beats others of the same benchmark, market by market."""
+    runs: Runs = dict(figures["runs"])
+    rows = runs.pop(own)
+    return _differences(name, rows, {variant: (runs[variant], *WHO) for variant in others or runs})
 
 
 def _differences(name: str, own: list[Row], others: dict[str, tuple[list[Row], str, str]]) -> str:
@@ -91,9 +94,12 @@ PAGE = Page(
         "halves_machine": Block(partial(machines, ["halves"]), ("halves",)),
         "trunks": Block(partial(variants_table, "shared"), ("trunks", "planted", "halves")),
         "trunks_machine": Block(partial(machines, ["trunks"]), ("trunks",)),
-        "trunk_variants": Block(shared_table, ("trunk-variants",)),
+        "fresh": Block(partial(within_table, *SHARED), ("fresh",)),
+        "fresh_erl": Block(partial(within_table, "ERL", "erl", others=["gradients alone"]), ("fresh",)),
+        "fresh_machine": Block(partial(machines, ["fresh"]), ("fresh",)),
+        "trunk_variants": Block(partial(within_table, *SHARED), ("trunk-variants",)),
         "trunk_variants_machine": Block(partial(machines, ["trunk-variants"]), ("trunk-variants",)),
-        "heads": Block(shared_table, ("heads",)),
+        "heads": Block(partial(within_table, *SHARED), ("heads",)),
         "heads_machine": Block(partial(machines, ["heads"]), ("heads",)),
         "ablations": Block(ablation_table, ("ablations",)),
         "ablations_machine": Block(partial(machines, ["ablations"]), ("ablations",)),
