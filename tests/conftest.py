@@ -4,6 +4,7 @@ import gc
 import os
 from collections.abc import Generator, Iterator
 
+import jaxtyping
 import pytest
 from hypothesis import settings
 
@@ -35,6 +36,14 @@ def pytest_collection() -> Generator[None, object, object]:
     finally:
         gc.freeze()
         gc.enable()
+
+
+@pytest.fixture(scope="module")
+def unchecked() -> Iterator[None]:
+    """Check no shapes and types at calls: that takes half of the time of whole runs, and tests of parts check them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+        yield
 
 
 @pytest.fixture

@@ -21,6 +21,7 @@ from eigen2.market.serving.trader import Trader
 from eigen2.runtime.checksums import write_checksum
 from tests.command import eigen2 as command
 
+pytestmark = pytest.mark.usefixtures("unchecked")
 NOTEBOOK = Path(__file__).parent.parent / "examples" / "notebook.ipynb"
 TINY = {  # text of the notebook, and what makes it take seconds
     "days=1200": "days=300",

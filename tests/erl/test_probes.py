@@ -9,6 +9,7 @@ from eigen2.erl.evolution.selection import rank
 from tests.erl.evolution.builders import evolution
 from tests.erl.probe import Probe, fit
 
+pytestmark = pytest.mark.usefixtures("unchecked")
 GAMMA = 0.5
 
 

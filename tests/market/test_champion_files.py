@@ -14,6 +14,7 @@ from tests.market.conftest import Fitted
 
 # six windows of 20 days on 30 validation days
 WINDOWS, DAYS = 6, 20
+pytestmark = pytest.mark.usefixtures("unchecked")
 TESTED = {"summary.json", "equity.csv", "rank_ic.csv", "trades.csv"}
 
 

@@ -1,6 +1,7 @@
 """The orders that a critic judges are those that the environment opens."""
 
 import numpy as np
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -15,6 +16,8 @@ from eigen2.market.simulation.environment import TradingEnvironment
 from eigen2.market.simulation.rules import TradingRules
 from eigen2.market.simulation.windows import window_options
 from eigen2.market.synthetic.generator import SyntheticMarket
+
+pytestmark = pytest.mark.usefixtures("unchecked")
 
 COLUMNS, AGENTS, WINDOWS = 7, 3, 2
 

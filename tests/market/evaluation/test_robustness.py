@@ -19,6 +19,7 @@ from eigen2.market.simulation.rules import TradingRules
 from eigen2.market.simulation.simulate import Simulation, simulate
 from eigen2.market.synthetic.generator import SyntheticMarket
 
+pytestmark = pytest.mark.usefixtures("unchecked")
 MARKET = SyntheticMarket(days=260, columns=5, seed=3)
 PRICES = MARKET.prices()
 NO_LEAK = Leak(("2020-01-01",))
