@@ -68,6 +68,8 @@ def _numbers(column: pa.Array, decimal: str, thousands: str) -> tuple[Float64[np
         values, bad = _numbers(column.dictionary, decimal, thousands)
         places = pc.fill_null(column.indices, len(values)).to_numpy(zero_copy_only=False)
         return np.append(values, np.nan)[places], np.append(bad, False)[places]
+    if pa.types.is_large_string(column.type) or pa.types.is_string_view(column.type):
+        column = column.cast(pa.string())
     if pa.types.is_string(column.type) and decimal == ".":
         with suppress(pa.ArrowInvalid):
             column = column.cast(pa.float64())
@@ -92,7 +94,7 @@ def _plain_numbers(column: pa.Array, decimal: str, thousands: str) -> pa.Array:
         column = pc.replace_substring_regex(column, r"[ \x{00a0}\x{202f}](\d{3})", r".\1")
     if thousands:
         grouped = pc.match_substring_regex(
-            column, rf"^[-+]?\d{{1,3}}([{thousands}]\d{{3}})+([{decimal}]\d*)?[KMBkmb]?$"
+            column, rf"^[-+]?[1-9]\d{{0,2}}([{thousands}]\d{{3}})+([{decimal}]\d*)?[KMBkmb]?$"
         )
         rest = pc.replace_substring(column, thousands, "?")
         column = pc.if_else(grouped, pc.replace_substring(column, thousands, ""), rest)

@@ -12,7 +12,7 @@ from eigen2.errors import UserError
 SEPARATORS = ",;\t|"
 THOUSANDS = re.compile(r"[-+]?\d{1,3}(?:\.\d{3})+")
 DECIMAL_POINT = re.compile(r"[-+]?\d*\.\d+(?:e[-+]?\d+)?", re.IGNORECASE)
-DECIMAL_POINT_AND_THOUSANDS = re.compile(r"[-+]?\d{1,3}(?:,\d{3})+\.\d+")
+COMMA_OF_THOUSANDS = re.compile(r"[-+]?\d{1,3}(?:(?:,\d{3})+\.\d+|(?:,\d{3}){2,})")
 # three digits after a comma may be thousands
 DECIMAL_COMMA = re.compile(r"[-+]?[\d.\s]+,(?:\d{1,2}|\d{4,})(?:e[-+]?\d+)?", re.IGNORECASE)
 
@@ -71,5 +71,5 @@ def guess_thousands(sep: str, decimal: str, is_given: bool, rows: Iterable[Seque
     """
     if decimal == ",":
         return "."
-    both = any(DECIMAL_POINT_AND_THOUSANDS.fullmatch(cell.strip()) for row in rows for cell in row)
-    return "," if sep == "," or is_given or both else ""
+    certain = any(COMMA_OF_THOUSANDS.fullmatch(cell.strip()) for row in rows for cell in row)
+    return "," if sep == "," or is_given or certain else ""

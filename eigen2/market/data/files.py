@@ -41,6 +41,8 @@ THREADS, THREAD_BYTES = 8, 16_000_000
 PARQUET_BUFFER_BYTES = 16 << 20
 DATE_BATCH_ROWS = 250_000
 EXCEL_ROWS = 1 << 20
+# a number whose comma may be the decimal mark, or stand between thousands
+COMMA_OF_THREE = re.compile(r"'[-+]?\d{1,3},\d{3}'")
 # of memory for a byte of a spreadsheet's XML: the sheet is read row by row, other parts become trees of objects
 SHEET_BYTES, TREE_BYTES = 10, 200
 
@@ -79,7 +81,7 @@ class PriceFile:
         self._sheet = _read_sheet(self.path, self.where) if is_excel else None
         self._date_format = form.date_format
         self.sep, self.decimal = (",", ".") if is_excel else (form.sep or "", form.decimal or "")
-        self._thousands: Literal[".", ",", ""] = ""
+        self._thousands: Literal[".", ",", ""] = "," if self.is_parquet else ""
         with self.damage_as_user_error():
             if self.is_parquet:
                 self.rows = int(pq.read_metadata(self.path).num_rows)
@@ -134,7 +136,10 @@ class PriceFile:
                     values, bad = parse(batch[position])
                     if bad.any():
                         row, name = int(bad.argmax()), quoted(self.header.names[position])
-                        first = f"first {quoted(batch[position].to_pandas().iloc[row])} in data row"
+                        cell = quoted(batch[position].to_pandas().iloc[row])
+                        first = f"first {cell} in data row"
+                        if COMMA_OF_THREE.fullmatch(cell) and not self._thousands:
+                            remedy += ", or give the decimal mark by --csv.decimal of data prepare"
                         what = f"has at least {bad.sum()} {what.format(name)}, {first} {rows_before + row + 1}"
                         raise UserError(f"{self.where} {what}: {remedy}")
                     parsed.append(values)

@@ -61,7 +61,7 @@ def frame_prices(frame: object, features: Sequence[str] = ()) -> pd.DataFrame:
         long = long.copy(deep=False)
         long.isetitem(at["date"][0], days.map(str, na_action="ignore").array)
     kinds: dict[str, Kind] = {"date": dates(_date_format(long.iloc[:, at["date"][0]])), "ticker": tickers()}
-    number = numbers(".", "")
+    number = numbers(".", ",")
     columns = {
         name: filled[name] if name in filled else _parsed(long.iloc[:, at[name][0]], name, kinds.get(name, number))
         for name in wanted

@@ -58,12 +58,17 @@ def fold_all(names: Sequence[str]) -> list[str]:
 
 
 def refuse_joined_names(names: Sequence[str], where: str) -> None:
-    """Refuse, as tickers, names such as Close_AAPL beside Volume_AAPL, by a UserError: they are prices of a ticker."""
+    """Refuse, as tickers, names such as Close_AAPL beside Volume_AAPL, or PX_OPEN, PX_HIGH and PX_LOW, by a UserError.
+
+    They are prices of one ticker. LOW and OPEN are tickers, too.
+    """
     fields = {found[1].lower(): name for name in names if (found := JOINED.search(name))}
-    if "close" in fields and len(fields) > 1:
+    if len(fields) > 2 or (len(fields) > 1 and fields.keys() & {"close", "volume"}):
+        first, second, *_ = map(repr, fields.values())
         raise UserError(
-            f"{where} has the columns {' and '.join(list(fields.values())[:2])!r}, each a price and a ticker in one "
-            "name: give two levels, as yfinance does, or one row for each date and ticker"
+            f"{where} has the columns {first} and {second}, which look like prices of one ticker: name its columns "
+            "open, high, low, close and volume; of several tickers give two levels, as yfinance does, or one row for "
+            "each date and ticker"
         )
 
 

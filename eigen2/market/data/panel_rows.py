@@ -12,7 +12,14 @@ from jaxtyping import Bool, Float32, Int, Shaped
 
 from eigen2.errors import UserError
 from eigen2.market.data.files import quoted
-from eigen2.market.data.source import CLOSE, PRICE_COLUMNS, SMALLEST_PRICE, listed_tickers, stray_days
+from eigen2.market.data.source import (
+    CLOSE,
+    PRICE_COLUMNS,
+    SMALLEST_PRICE,
+    check_not_returns,
+    listed_tickers,
+    stray_days,
+)
 
 log = logging.getLogger(__name__)
 
@@ -42,12 +49,15 @@ def select_rows(prices_long: pd.DataFrame, indicators: Sequence[str]) -> PanelRo
         indicators: the tickers that are indicator series.
 
     Raises:
-        UserError: when no row of a ticker is usable, two rows have the same date and ticker, or an indicator is unknown
-            or has no close on any day of the panel.
+        UserError: when closes must be returns, no row of a ticker is usable, two rows have the same date and ticker, or
+            an indicator is unknown or has no close on any day of the panel.
     """
     codes, names = pd.factorize(prices_long["ticker"], sort=True)
     check_known("data.indicators", indicators, names)
     of_indicator = names.isin(indicators)[codes]
+    close = prices_long["close"].to_numpy()[~of_indicator]
+    remedy = "give prices, or name other series in data.indicators"
+    check_not_returns(int((close < 0).sum()), int((np.abs(close) > 0).sum()), "the price table", remedy)
     usable = _usable(prices_long, of_indicator)
     day, distinct = pd.factorize(prices_long["date"].to_numpy().astype("datetime64[D]").astype(np.int64), sort=True)
     distinct = distinct.astype("datetime64[D]")

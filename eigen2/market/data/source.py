@@ -92,12 +92,10 @@ def sorted_prices(prices: pd.DataFrame, numbers: Sequence[str], where: str, prep
     """Sort rows by (ticker, date), without times of day.
 
     `where` names the table, `prepare` is the command that prepares it, if it is a file. Raises UserError for infinite
-    numbers, returns in place of prices, dates after today, intraday bars, or two rows of one date and ticker.
+    numbers, dates after today, intraday bars, or two rows of one date and ticker.
     """
     check_not_future(prices["date"].max(), where, prepare is not None)
     check_finite(prices, numbers, where)
-    close = prices["close"].to_numpy()
-    check_not_returns(int((close < 0).sum()), int((np.abs(close) > 0).sum()), where, "give prices")
     codes, _ = pd.factorize(prices["ticker"], sort=True)
     order = np.lexsort((prices["date"].to_numpy(), codes))
     if np.any(np.diff(order) != 1):

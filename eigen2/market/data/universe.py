@@ -57,7 +57,7 @@ def read_membership(path: str | Path) -> pd.DataFrame:
     """Read the days on which tickers were members of an index, such as those of data.membership.
 
     The file is Parquet, Excel or text with the columns ticker, first and last, a row for each span of days. Both days
-    belong to it; without a last day it has no end. Dates are written as 2009-01-31.
+    belong to it; without a last day it has no end. Dates are written as 2009-01-31; times of day are dropped.
 
     Returns:
         Rows sorted by (ticker, first): ticker text, first and last datetime64[s], NaT where there is no last day.
@@ -86,6 +86,8 @@ def read_membership(path: str | Path) -> pd.DataFrame:
     for row, wrong in enumerate(rows["wrong"]):
         if wrong:
             raise UserError(f"data.membership {file.where} has in data row {row + 1} {wrong}")
+    for name in ("first", "last"):
+        rows[name] = rows[name].dt.normalize()
     spans = rows[[*SPAN]].sort_values(["ticker", "first"], kind="stable", ignore_index=True)
     _check_spans(spans, file.where)
     return spans

@@ -46,10 +46,19 @@ def test_thousands_among_semicolons_and_tabs(tmp_path):
     for row, form, numbers in (
         ("4,992.73\t143,999", CsvFormat(), [4992.73, 143999]),
         ("4,992\t143,999", CsvFormat(decimal="."), [4992, 143999]),
+        ("492.73\t9,143,999", CsvFormat(), [492.73, 9143999]),
         ("4 992,73\t1\u00a0143\u202f999", CsvFormat(), [4992.73, 1143999]),
     ):
         path.write_text(f"date\tclose\tvolume\n2020-01-31\t{row}\n")
         assert read_row(path, form)[-2:] == numbers
+
+
+def test_thousands_in_texts_of_parquet(tmp_path):
+    path = tmp_path / "A.parquet"
+    frame = pd.DataFrame({"date": ["2020-01-31"], "close": ["5,006.29"], "volume": ["1,234"]})
+    for kind in ("str", "category"):
+        frame.astype({"close": kind, "volume": kind}).to_parquet(path, index=False)
+        assert read_row(path)[-2:] == [5006.29, 1234]
 
 
 def read_row(path, form=CsvFormat()):
@@ -69,7 +78,7 @@ def test_thousands_and_units_as_investing_com_writes_them(tmp_path):
     assert read_row(path) == [1, 1, 1, 1, 12_500_000]
 
 
-@pytest.mark.parametrize("cell", ["12,34", "1,2345", "1,234,56", ",123", "12.5X", "M", "1.2M3", "12.5MM"])
+@pytest.mark.parametrize("cell", ["12,34", "1,2345", "1,234,56", ",123", "0,953", "12.5X", "M", "1.2M3", "12.5MM"])
 def test_text_that_is_no_number(tmp_path, cell):
     path = tmp_path / "A.csv"
     path.write_text(f'date,close,volume\n2020-01-31,1,"{cell}"\n')
@@ -80,7 +89,9 @@ def test_text_that_is_no_number(tmp_path, cell):
 def test_a_comma_among_semicolons_may_be_decimal(tmp_path):
     path = tmp_path / "A.csv"
     path.write_text("date;close;volume\n2020-01-31;1,234;1\n")
-    with pytest.raises(UserError, match="column 'close' that are no numbers, first '1,234'"):
+    with pytest.raises(
+        UserError, match=r"'close' that are no numbers, first '1,234' .* cells empty, or give the .* by --csv\.decimal"
+    ):
         read_row(path)
 
 

@@ -97,6 +97,14 @@ def test_a_feature_that_is_called_as_volume_may_be_is_no_volume() -> None:
         pd.testing.assert_frame_equal(found, LONG.assign(volume=volume, vol=0.5))
 
 
+@pytest.mark.parametrize("kind", [object, "str", "category"])
+def test_texts_of_any_type_are_numbers_as_in_files(kind: str) -> None:
+    texts = LONG.iloc[:4].assign(close=["N/A", "$2", "3", "4"], volume=["0.89M", "-", "1,234", "12"])
+    prices = frame_prices(texts.astype({"close": kind, "volume": kind}))
+    np.testing.assert_array_equal(prices["close"], [np.nan, 2, 3, 4])
+    np.testing.assert_array_equal(prices["volume"], [890_000, np.nan, 1234, 12])
+
+
 def test_features_come_along() -> None:
     prices = frame_prices(LONG.assign(Mood=1, other=2), ["mood"])
     assert [*prices] == [*COLUMNS, "mood"]
@@ -110,7 +118,11 @@ def test_features_come_along() -> None:
         (LONG.drop(columns="high"), "lacks the columns high"),
         (
             yfinance().set_axis(["_".join(name) for name in yfinance().columns], axis=1),
-            "has the columns '(Open|Close)_.*, each a price and a ticker in one name: give two levels",
+            "has the columns '(Open|Close)_.*, which look like prices of one ticker: .* give two levels",
+        ),
+        (
+            LONG.iloc[:9].set_index("date")[["open", "high", "low", "volume"]].assign(last=1.0),
+            "has the columns 'open' and 'high', which look like prices of one ticker: name its columns open, high",
         ),
         (LONG.assign(Close=1.0), "more than one column close"),
         (LONG.iloc[:0], "no rows"),

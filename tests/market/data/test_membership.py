@@ -84,6 +84,13 @@ def test_the_file_is_read_sorted_with_open_ends(suffix: str, tmp_path: Path) -> 
     assert found["last"].isna().tolist() == [True, False, True, False]
 
 
+def test_times_of_day_count_as_days(tmp_path: Path) -> None:
+    path = tmp_path / "members.csv"
+    path.write_text("ticker,first,last\nA,2020-03-02 16:00,2020-06-01 09:30\n")
+    found = read_membership(path)
+    assert [*found["first"], *found["last"]] == [pd.Timestamp("2020-03-02"), pd.Timestamp("2020-06-01")]
+
+
 def test_days_in_parquet_may_be_dates(tmp_path: Path) -> None:
     table = spans(("A", 3, 5), ("A", 9, None))
     table.to_parquet(tmp_path / "stamps.parquet", index=False)

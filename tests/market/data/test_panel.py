@@ -278,6 +278,10 @@ def test_days_and_tickers_without_a_usable_row_are_left_out(caplog):
             lambda prices: prices.assign(high=np.inf),
             "infinite values in column high, first inf of 'S0000' on 2000-01-03",
         ),
+        (
+            lambda prices: prices.assign(close=0.01 * (-1.0) ** np.arange(len(prices))),
+            "the price table has negative closes in 389 of 778 rows, like a table of returns: give prices, or name",
+        ),
         (lambda prices: pd.concat([prices, prices.iloc[[7]]]), "more than one row of 'S0000' on 2000-01-12"),
         (lambda prices: prices[prices["date"] < prices["date"].unique()[60]], "of the 60 days"),
     ],
@@ -286,6 +290,13 @@ def test_tables_that_make_no_panel(spoil, words):
     with pytest.raises(UserError, match=words) as error:
         build_panel(spoil(PRICES.copy()), **SIZES)
     assert "\n" not in str(error.value)
+
+
+def test_indicators_may_be_negative_on_most_rows():
+    spreads = [f"Z{number}" for number in range(8)]
+    rows = [PRICES[PRICES["ticker"] == "S0000"].assign(ticker=name, close=-1.0) for name in spreads]
+    panel = build_panel(pd.concat([PRICES, *rows]), indicators=spreads, **SIZES)
+    assert {*spreads} < {*panel.tickers}
 
 
 # columns that come, go and pause

@@ -56,12 +56,6 @@ def test_a_further_column_of_parquet_may_have_any_name(tmp_path, name):
             lambda frame: frame.assign(volume=[1, np.inf, 3, 4, 5, 6]),
             "in column volume, first inf of 'A' on 2020-01-02",
         ),
-        (
-            lambda frame: pd.concat(
-                [frame.assign(ticker=name, close=0.01 * (-1) ** frame.index) for name in "ABCDE"]
-            ).assign(date=lambda rows: pd.date_range("2020-01-01", periods=len(rows))),
-            "negative closes in 15 of 30 rows, like a table of returns: give prices",
-        ),
     ],
 )
 @BOTH

@@ -422,7 +422,9 @@ def test_missing_columns(tmp_path, name, header, missing):
             )
         ),
         ("date,A,\n2020-01-01,1,", "column 3 has no name"),
-        ("date,A_close,A_volume\n2020-01-01,1,2", "has the columns 'A_close and A_volume', each a price and a ticker"),
+        ("date,A_close,A_volume\n2020-01-01,1,2", "has the columns 'A_close' and 'A_volume', which look like"),
+        ("Date,PX_OPEN,PX_HIGH,PX_LOW,PX_LAST\n2020-01-01,1,2,1,2", "has the columns 'PX_OPEN' and 'PX_HIGH', which"),
+        ("Date,Settle Price,Total Volume,Low Price\n2020-01-01,1,2,1", "the columns 'Total Volume' and 'Low Price'"),
         ("Date,Open,High,Low,Close\n,1,2,3,4\n2020-01-02,1,2,3,4", "dates that cannot be read, first '' in data row 1"),
     ],
 )
