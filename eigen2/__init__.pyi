@@ -14,7 +14,6 @@ from .erl.learners import DDPG as DDPG
 from .erl.learners import TD3 as TD3
 from .erl.learners import Learner as Learner
 from .erl.module import ERLModule as ERLModule
-from .erl.population import DDPGAgent as DDPGAgent
 from .market.data.panel import MarketPanel as MarketPanel
 from .market.data.universe import Universe as Universe
 from .market.datamodule import MarketDataModule as MarketDataModule

@@ -123,7 +123,7 @@ def holdout_fitness(module: ERLModule, data: MarketDataModule, champion: bool = 
     prices = data.panel.prices[:, data.investable_columns]
     agents = 1 if champion else module.population_size
     env = TradingEnvironment(prices, data.rules, agents, len(starts), account=data.account)
-    policy = module.population.policy(module.population.champion if champion else None)
+    policy = module.population.policy("champion" if champion else None)
     with torch.inference_mode():
         returns = play(env, lambda state: policy(data.network_inputs(state)).float(), data.window_options(starts))
     return float(env.scores(returns).mean())

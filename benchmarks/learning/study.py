@@ -189,7 +189,7 @@ def mean_measures(run: Simulation, market: Float[np.ndarray, " returns"]) -> dic
 
 def champion_policy(module: ERLModule, data: MarketDataModule) -> Policy:
     """Return the champion as a policy for a span of any length."""
-    policy = module.population.policy(module.population.champion)
+    policy = module.population.policy("champion")
 
     def act(observation: dict[str, Tensor]) -> Tensor:
         with torch.inference_mode():

@@ -97,7 +97,7 @@ class DenseAgent:
         self.market = DenseMarket(full.data)
         self._env = full.environment(agents=1)
         self._actor: nn.Module = full.data.make_actor().to(full.device)
-        self._actor.load_state_dict(dict(population.agents[row].actor_weights()))
+        nn.utils.vector_to_parameters(population.actor_of(row)[0], self._actor.parameters())
 
     @torch.no_grad()
     def play(self, generation: int, days: int) -> list[Step]:

@@ -22,7 +22,7 @@ from eigen2.distributed.communicator import Communicator
 from eigen2.erl import metrics
 from eigen2.erl.checkpoint_rows import join_checkpoint, split_checkpoint
 from eigen2.erl.estimate import batches_together, require_fit, workspace_bytes
-from eigen2.erl.evolution import EvolutionContext, Operator
+from eigen2.erl.evolution import Operator
 from eigen2.erl.evolution.statistics import SAMPLED_INPUTS, diversity_metrics
 from eigen2.erl.graphs import StepRunner, step_runner_for
 from eigen2.erl.heads import head_bytes
@@ -199,11 +199,6 @@ class PopulationModule(GenerationModule[RolloutDataModule]):
         """Return the class of the actors that it was given, whose code runs in this process; None without one."""
         given = call_of(self.make_networks[0]) or {}
         return given.get("class_path")
-
-    def evolution_context(self) -> EvolutionContext:
-        """Return the state of the run that operators may depend on."""
-        first_evolving = int(self.one_learner)
-        return EvolutionContext(self.seed, self.current_epoch, first_evolving, self.population.acting_network)
 
     def validate_champion(self) -> float:
         """Return the champion's validation fitness, played and recorded once more."""

@@ -12,7 +12,7 @@ from eigen2.core.networks import Sizes
 from eigen2.core.randomness import Role
 from eigen2.core.replay import sample_slots
 from eigen2.erl.base import PopulationModule
-from eigen2.erl.evolution import Elitism, MagnitudeMutation, Operator, TournamentCrossover
+from eigen2.erl.evolution import Elitism, EvolutionContext, MagnitudeMutation, Operator, TournamentCrossover
 from eigen2.erl.evolution.breeding import evolve
 from eigen2.erl.exploration import Draws
 from eigen2.erl.learners import DDPG, Learner
@@ -107,14 +107,13 @@ class ERLModule(PopulationModule):
         self.communicator.start_generation(self.current_epoch)
         self.begin_generation()
         agents = self.communicator.rows
-        with_networks = self.population.agents_with_networks
-        total, accumulators = self.population_size, self.accumulators
-        self.state = GenerationState.begin(self.current_epoch, agents, total, accumulators, with_networks)
+        learners, total = agents[: self.population.learners], self.population_size
+        self.state = GenerationState.begin(self.current_epoch, agents, total, self.accumulators, len(learners))
         before, random = self.data.buffer.added, self.hparams["random_warmup"]
         with self.clock.phase("evaluate"):
             self.rollout.evaluate(self.state, self.seed, random, self.clock.environment_step)
         self.clock.begin("train")
-        data, learners, address = self.data, agents[: self.population.learners], (self.seed, self.current_epoch)
+        data, address = self.data, (self.seed, self.current_epoch)
         if data.ready and (steps := self.optimizer_steps(data.buffer.added - before)):
             batches, size = steps * self.batches_per_optimizer_step, self.micro_batches_at_once * data.batch_size
             slots = sample_slots(len(data.buffer), batches, size, learners, *address)
@@ -178,7 +177,7 @@ class ERLModule(PopulationModule):
         adam_moments = moments(population, self.optimizer)
         population.broadcast_learner(adam_moments, self.communicator)
         failed = state.quarantine.find_failed(state.fitness, population, self.optimizer, self.communicator)
-        context = self.evolution_context()
+        context = EvolutionContext(self.seed, self.current_epoch, int(self.one_learner), population.acting_network)
         state.quarantine.report(failed, state.generation, self.one_learner, evolution=bool(operators))
         if self.one_learner and failed[0]:
             population.restore_learner(adam_moments)

@@ -1,14 +1,14 @@
 """A population as a batch: every weight of every agent is one row of a matrix."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from eigen2.core.networks import Inputs, StackedNetwork, with_tied
+from eigen2.core.networks import Inputs, StackedNetwork
 from eigen2.core.randomness import Role, torch_seed
 from eigen2.distributed.communicator import Communicator
 from eigen2.erl.heads import Heads
@@ -17,6 +17,8 @@ ELITES_AT_ONCE = 64  # elites whose weights are in memory at once while they are
 ACTING_AT_ONCE = 256  # agents that act at once: more would only take more memory
 # weight of the newest elites in their moving average, tuned on synthetic markets that the docs do not report
 ELITE_AVERAGE_RATE = 1 / 12
+Agent = int | Literal["champion", "mean"]
+"""An agent of this process by its row, the champion, or the mean of the elites."""
 
 
 class Population(nn.Module):
@@ -91,8 +93,6 @@ class Population(nn.Module):
             self.register_buffer(name, values)
         self.register_load_state_dict_pre_hook(_fit_windows)  # type: ignore[no-untyped-call]
         self.reset_parameters(make_actor, make_critic, seed, noise)
-        self.agents = tuple(DDPGAgent(self, row) for row in range(size))  # handles
-        self.champion, self.mean = DDPGAgent(self, "champion"), DDPGAgent(self, "mean")
 
     @property
     def acting_network(self) -> StackedNetwork:
@@ -150,13 +150,14 @@ class Population(nn.Module):
         """Return every agent's action, (agents, batch, *action_shape) in [-1, 1]."""
         return self.acting_network(self.rows()["actor"], inputs)
 
-    def policy(self, agent: "DDPGAgent | None" = None, with_mean: bool = False) -> Callable[[Inputs], Tensor]:
-        """Return the policy of every agent, or of one, (1, batch, *action_shape), while no weights change.
+    def policy(self, agent: Agent | None = None, with_mean: bool = False) -> Callable[[Inputs], Tensor]:
+        """Return the policy of every agent, or of one, while no weights change.
 
-        `with_mean` adds that of the elites' mean as last row.
+        `with_mean` adds that of the elites' mean as last row. One agent acts on the first agent's inputs: its actions
+        are (1, batch, *action_shape).
         """
         if agent is None and self.heads is not None and with_mean:
-            act, mean = self.policy(), self.policy(self.mean)  # whose trunk is a mean, too
+            act, mean = self.policy(), self.policy("mean")  # whose trunk is a mean, too
             return lambda inputs: torch.cat([act(_agents(inputs, slice(-1))), mean(_agents(inputs, slice(-1, None)))])
         if agent is None:
             own = self.rows()["actor"]
@@ -164,8 +165,14 @@ class Population(nn.Module):
             parts = [slice(first, first + ACTING_AT_ONCE) for first in range(0, len(rows), ACTING_AT_ONCE)]
             acting = [(network.weights(rows[part]), part) for part in parts]
             return lambda inputs: torch.cat([network(own, _agents(inputs, part)) for own, part in acting])
-        weights = self.actor_network.weights(agent.actor)
-        return lambda inputs: self.actor_network(weights, agent.own(inputs))
+        weights = self.actor_network.weights(self.actor_of(agent))
+        return lambda inputs: self.actor_network(weights, _agents(inputs, slice(1)))
+
+    def actor_of(self, agent: Agent) -> Float[Tensor, "1 weights"]:
+        """Return all weights of an actor: a view or, of an agent with a shared representation, a copy."""
+        if isinstance(agent, str):
+            return self.champion_actor if agent == "champion" else self.mean_actor
+        return self.whole_actors(self.rows()["actor"][agent : agent + 1])
 
     @torch.no_grad()
     def average(self, elites: Sequence[int], communicator: Communicator) -> None:
@@ -193,11 +200,6 @@ class Population(nn.Module):
     def whole_actors(self, actors: Tensor) -> Tensor:
         """Return all weights of agents' actors, from rows `actor` of `rows`."""
         return actors if self.heads is None else self.heads.join(actors)
-
-    @property
-    def agents_with_networks(self) -> int:
-        """Return how many of this process's agents, the first ones, have an actor and critic of their own."""
-        return self.size if self.heads is None else self.learners
 
     @torch.no_grad()
     def broadcast_learner(self, moments: Sequence[Tensor], communicator: Communicator) -> None:
@@ -252,35 +254,3 @@ def _fit_windows(population: Population, saved: dict[str, Any], prefix: str, *_:
     """Make room for the validation windows of a checkpoint: a test on other prices may have others than the fit."""
     saved_windows, device = saved[f"{prefix}champion_windows"], population.champion_windows.device
     population.champion_windows = torch.empty_like(saved_windows, device=device)
-
-
-class DDPGAgent:
-    """Handle of one agent, a `row` of this process, of the champion or of the mean of elites. It owns no weights."""
-
-    def __init__(self, population: Population, row: int | Literal["champion", "mean"]) -> None:
-        self._population, self.row = population, row
-
-    @property
-    def actor(self) -> Float[Tensor, "1 weights"]:
-        """Return the actor's weights, a view; with a shared representation, a copy of an agent's."""
-        population = self._population
-        if self.row == "champion":
-            return population.champion_actor
-        if self.row == "mean":
-            return population.mean_actor
-        return population.whole_actors(population.rows()["actor"][self.row : self.row + 1])
-
-    def act(self, inputs: Inputs) -> Tensor:
-        """Return the agent's action for a batch, (1, batch, *action_shape) in [-1, 1]."""
-        return self._population.actor_network(self.actor, self.own(inputs))
-
-    def own(self, inputs: Inputs) -> Inputs:
-        """Return the agent's part of inputs, (1, batch, ...); for champion and mean, the first agent's."""
-        row = self.row if isinstance(self.row, int) else 0
-        return {name: value if len(value) == 1 else value[row][None] for name, value in inputs.items()}
-
-    def actor_weights(self) -> Mapping[str, Tensor]:
-        """Return the actor's named weights, for `load_state_dict` of the plain network."""
-        network = self._population.actor_network
-        weights = {name: weight[0] for name, weight in network.weights(self.actor).items()}
-        return with_tied(network.network, weights)

@@ -23,13 +23,13 @@ LAST_STEPS = 2  # an agent that skips this many in a row at the generation's end
 class Quarantine:
     """Numbers of this process's agents that were not finite in a generation; `steps` are optimizer steps so far.
 
-    The first `with_networks` agents have an actor and critic of their own.
+    The first `learners` of the agents learn.
     """
 
-    def __init__(self, agents: range, loss: Float[Tensor, "2 agents"], with_networks: int) -> None:
+    def __init__(self, agents: range, loss: Float[Tensor, "2 agents"], learners: int) -> None:
         size, device = len(agents), loss.device
         self.first, self.steps = agents.start, 0
-        self.with_networks = slice(with_networks)
+        self.learners = slice(learners)
         # steps in which each of PARTS was not finite, plus 1 if it is not finite after the last step
         self.faults = torch.zeros(len(PARTS), size, dtype=torch.int64, device=device)
         self.skipped, self.streak = torch.zeros_like(self.faults[:2])  # steps skipped, and how many in a row up to now
@@ -38,7 +38,10 @@ class Quarantine:
         self.loss = loss  # the step's actor and critic losses so far
 
     def mask_losses(self, losses: Losses) -> tuple[Float[Tensor, "losses learners"], Bool[Tensor, " learners"]]:
-        """Return a batch's losses, 0 for agents with one that is not finite, and a mask of all other agents."""
+        """Add a batch's losses to those of the step; return them, 0 where one of an agent's is not finite, and a mask.
+
+        The mask has the agents whose losses are all finite.
+        """
         values = torch.stack(losses).detach()
         self.loss[:, : values.shape[1]] += values[:2]  # learners come first
         finite = torch.isfinite(values).all(0)
@@ -51,7 +54,7 @@ class Quarantine:
         if bool(finite.all()):  # the step's one synchronization with the device
             self.streak.zero_()
             return None
-        faults, own = ~finite, self.with_networks
+        faults, own = ~finite, self.learners
         broken = faults.any(0)
         self.faults[: len(faults), own] += faults[:, own]
         self.skipped[own] += broken[own]
@@ -74,8 +77,8 @@ class Quarantine:
         if self.steps:
             failed |= (self.streak >= min(LAST_STEPS, self.steps)).cpu()
         state = state_faults(population, optimizer)
-        failed[self.with_networks] |= state.any(0).cpu()[self.with_networks]
-        self.faults[-len(state) :, self.with_networks] += state[:, self.with_networks]
+        failed[self.learners] |= state.any(0).cpu()[self.learners]
+        self.faults[-len(state) :, self.learners] += state[:, self.learners]
         if population.heads is not None:
             broken = ~torch.isfinite(population.head).all(1)
             failed |= broken.cpu()

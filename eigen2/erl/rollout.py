@@ -19,7 +19,7 @@ from eigen2.distributed.communicator import Communicator
 from eigen2.erl.evolution.selection import rank
 from eigen2.erl.evolution.statistics import reliability
 from eigen2.erl.exploration import Draws, explore
-from eigen2.erl.population import DDPGAgent, Population
+from eigen2.erl.population import Agent, Population
 from eigen2.erl.state import GenerationState
 
 MIN_RELIABILITY = 0.8  # reliability from which the fittest agent may become champion
@@ -36,7 +36,7 @@ class Rollout:
     precision: Callable[[], AbstractContextManager[None]]  # makes the context in which networks run
     communicator: Communicator
 
-    def policy(self, agent: DDPGAgent | None = None, agents: int = 1, with_mean: bool = False) -> Policy:
+    def policy(self, agent: Agent | None = None, agents: int = 1, with_mean: bool = False) -> Policy:
         """Return the policy of all agents or, given `agent`, its policy repeated for `agents` accounts."""
         act = self.population.policy(agent, with_mean)
         if agent is None:
@@ -102,16 +102,16 @@ class Rollout:
             own = torch.stack(agents)
         else:
             if bool(population.mean_actor.isfinite().all()):
-                mean = self._play_alone(population.mean)
+                mean = self._play_alone("mean")
             if place is not None:
-                own[place] = self._play_alone(population.agents[place])
+                own[place] = self._play_alone(place)
         by_window = communicator.gather({"fitness": own}, "validation fitness")["fitness"]
         # every process has played the mean, but processors may round it differently
         mean = communicator.broadcast({"mean": mean[None]}, 0, "validation fitness")["mean"][0]
         state.validation, state.mean_validation = by_window.mean(1), float(mean.mean())
         validated = float(state.validation[fittest]) if torch.isfinite(state.fitness[fittest]) else math.nan
-        luckiest = state.reliability < MIN_RELIABILITY and math.isfinite(state.mean_validation)
-        row = None if luckiest or state.mean_validation > validated or math.isnan(validated) else fittest
+        unreliable = state.reliability < MIN_RELIABILITY and math.isfinite(state.mean_validation)
+        row = None if unreliable or state.mean_validation > validated or math.isnan(validated) else fittest
         best = mean if row is None else by_window[fittest]
         if beats(best, population.champion_windows.cpu()):
             population.set_champion(row, best, state.generation, communicator)
@@ -127,7 +127,7 @@ class Rollout:
         played = self._unplayed(population.size)
         if communicator.rank == 0:
             self.data.record_validation()
-            played[0] = self._play_alone(population.champion)
+            played[0] = self._play_alone("champion")
         population.set_champion_fitness(communicator.broadcast({"fitness": played}, 0, "fitness")["fitness"][0])
 
     def play_champion(self) -> float:
@@ -137,9 +137,9 @@ class Rollout:
         """
         require_champion(int(self.population.champion_generation))
         self.data.record_validation()
-        return float(self._play_alone(self.population.champion).mean())
+        return float(self._play_alone("champion").mean())
 
-    def _play_alone(self, agent: DDPGAgent) -> Float[Tensor, " windows"]:
+    def _play_alone(self, agent: Agent) -> Float[Tensor, " windows"]:
         env = self.data.val_env
         returns = play(env, self.policy(agent, env.agents), self.data.validation_options())
         return self.data.scores(env, returns)[0].double().cpu()
@@ -151,8 +151,8 @@ class Rollout:
         """Return champion and population as policies; raise a UserError if there is no champion."""
         population = self.population
         generation = require_champion(int(population.champion_generation))
-        agents = [self.policy(agent) for agent in population.agents]
-        return TrainedPolicies(self.policy(population.champion), agents, generation, tried, seed)
+        agents = [self.policy(row) for row in range(population.size)]
+        return TrainedPolicies(self.policy("champion"), agents, generation, tried, seed)
 
 
 def beats(candidate: Float[Tensor, " windows"], champion: Float[Tensor, " windows"]) -> bool:

@@ -44,17 +44,17 @@ class GenerationState:
         agents: range,
         total: int,
         accumulators: Float[Tensor, "sums agents"],
-        with_networks: int,
+        learners: int,
     ) -> "GenerationState":
         """Return the state at the start of a generation, for this process's `agents` of a population of `total`.
 
-        The first `with_networks` of them have an actor and critic of their own. Losses are summed in `accumulators`,
-        made by `make_accumulators`: recorded steps know their address.
+        The first `learners` of them learn. Losses are summed in `accumulators`, made by `make_accumulators`: recorded
+        steps know their address.
         """
         fitness, validation = torch.full((2, total), torch.nan, dtype=torch.float64)
         losses = len(Losses._fields)
         sums, counts, loss = torch.split(accumulators.zero_(), [losses, losses, 2])
-        return cls(generation, fitness, torch.nan, validation, sums, counts, Quarantine(agents, loss, with_networks))
+        return cls(generation, fitness, torch.nan, validation, sums, counts, Quarantine(agents, loss, learners))
 
     def draw(self, batch: int, buffer: ReplayBuffer, at_once: int) -> dict[str, Tensor]:
         """Return replay slots of a batch, or its transitions where they lie in other processes, and noise.

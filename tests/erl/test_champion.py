@@ -301,7 +301,7 @@ def test_a_test_gets_the_champion_and_the_population(tmp_path: Path) -> None:
     inputs = data.network_inputs(seen)
     for row, act in enumerate(found.agents):
         torch.testing.assert_close(act(seen)[0], population.act(inputs)[row])
-    torch.testing.assert_close(found.champion(seen), population.policy(population.champion)(inputs))
+    torch.testing.assert_close(found.champion(seen), population.policy("champion")(inputs))
 
 
 def test_a_test_of_nothing_is_refused(tmp_path: Path) -> None:

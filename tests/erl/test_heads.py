@@ -141,7 +141,7 @@ def test_the_head_of_a_perceptron_is_its_last_layer(hidden: tuple[int, ...], hea
 
 def trunks(module: ERLModule) -> Tensor:
     """Return the trunk of every agent, as its handle has it."""
-    rows = torch.cat([agent.actor for agent in module.population.agents])
+    rows = module.population.whole_actors(module.population.rows()["actor"])
     assert module.population.heads is not None
     return rows[:, ~module.population.heads.chosen]
 
@@ -161,7 +161,7 @@ class Watch(Callback):
         if phase in ("evolve", "validate"):  # at its start the learner's head is its agent's
             assert module.population.heads is not None
             learned = module.population.heads.cut(module.population.actor.detach())
-            assert same(module.population.agents[0].actor, module.population.actor.detach())
+            assert same(module.population.actor_of(0), module.population.actor.detach())
             self.learned.append(learned[0])
 
 
@@ -190,16 +190,15 @@ def test_a_champion_is_whole_and_acts_as_its_agent() -> None:
     module = fit(AIM, epochs=3, population_size=8, **OPERATORS)
     population, inputs = module.population, {"x": normal(1, BATCH, 1)}
     actions = population.act(inputs)
-    for row, agent in enumerate(population.agents):
-        plain = ProbeActor()
-        plain.load_state_dict(agent.actor_weights())
+    for row in range(8):
+        plain = with_weights(ProbeActor(), population.actor_of(row)[0])
         torch.testing.assert_close(plain({"x": inputs["x"][0]}), actions[row])
-        torch.testing.assert_close(population.policy(agent)(inputs)[0], actions[row])
+        torch.testing.assert_close(population.policy(row)(inputs)[0], actions[row])
     with_mean = population.policy(with_mean=True)(inputs)
     torch.testing.assert_close(with_mean[:-1], actions)
-    torch.testing.assert_close(with_mean[-1:], population.mean.act(inputs))
+    torch.testing.assert_close(with_mean[-1:], population.policy("mean")(inputs))
     population.set_champion(3, population.champion_windows, 1, Communicator(8))
-    assert same(population.champion.actor, population.agents[3].actor)
+    assert same(population.champion_actor, population.actor_of(3))
     assert same(population.champion_critic, population.critic.detach())
 
 
@@ -216,13 +215,13 @@ def test_agents_act_in_parts_as_all_at_once(shared: bool, monkeypatch: pytest.Mo
 
 def test_the_mean_of_elites_is_of_their_heads_on_the_trunk() -> None:
     population = Population(Communicator(4), ProbeActor, ProbeCritic, seed=5, noise=0.3, shared=True)
-    first = torch.stack([population.agents[row].actor[0] for row in (1, 3)]).mean(0)
+    first = torch.stack([population.actor_of(row)[0] for row in (1, 3)]).mean(0)
     population.average([3, 1], Communicator(4))
-    torch.testing.assert_close(population.mean.actor[0], first)
+    torch.testing.assert_close(population.mean_actor[0], first)
     with torch.no_grad():
         population.actor.add_(1.2)
     population.average([0], Communicator(4))
-    torch.testing.assert_close(population.mean.actor[0], first.lerp(population.agents[0].actor[0], 1 / 12))
+    torch.testing.assert_close(population.mean_actor[0], first.lerp(population.actor_of(0)[0], 1 / 12))
 
 
 def test_the_learner_trains_as_it_would_beside_whole_actors() -> None:

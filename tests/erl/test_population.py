@@ -114,10 +114,9 @@ def together(stacked: StackedNetwork, rows: Tensor, inputs: tuple[Any, ...]) -> 
     return values.detach(), torch.autograd.grad((weights * values.square()).sum(), leaf)[0]
 
 
-def test_tied_weights_have_all_their_names_where_a_plain_network_loads_them() -> None:
+def test_tied_weights_are_tied_in_rows_too() -> None:
     population = Population(Communicator(2), Tied, lambda: nn.Linear(1, 1), seed=0, noise=0.0)
-    plain = Tied()
-    plain.load_state_dict(population.agents[1].actor_weights())
+    plain = with_weights(Tied(), population.actor_of(1)[0])
     x = normal(BATCH, 4)
     torch.testing.assert_close(plain(x), population.actor_network(population.actor.detach(), x[None])[1])
 
@@ -291,11 +290,11 @@ def test_the_mean_of_elites_moves_a_twelfth_of_the_way() -> None:
     actor = population.rows()["actor"]
     population.average([3, 1], Communicator(4))
     first = (actor[1] + actor[3]) / 2
-    assert torch.allclose(population.mean.actor, first)
+    assert torch.allclose(population.mean_actor, first)
     population.average([0], Communicator(4))
-    assert torch.allclose(population.mean.actor[0], 11 / 12 * first + 1 / 12 * actor[0], atol=1e-6)
+    assert torch.allclose(population.mean_actor[0], 11 / 12 * first + 1 / 12 * actor[0], atol=1e-6)
     population.set_champion(None, FIVE, 3, Communicator(4))
-    assert torch.equal(population.champion.actor, population.mean.actor)
+    assert torch.equal(population.champion_actor, population.mean_actor)
 
 
 def test_counts_are_those_of_the_weights() -> None:
@@ -313,17 +312,16 @@ def test_counts_are_those_of_the_weights() -> None:
 @pytest.mark.parametrize("leading", [1, 4])
 def test_an_agent_is_a_view_that_acts_as_its_row_and_as_the_plain_network(leading: int) -> None:
     population = make_population()
-    handles = [agent.actor for agent in population.agents]
+    views = [population.actor_of(row) for row in range(4)]
     population.actor.detach().mul_(2)
     inputs = {"x": normal(leading, BATCH, 1)}
     actions = population.act(inputs)
     assert actions.shape == (4, BATCH, 1)
-    for row, (agent, actor) in enumerate(zip(population.agents, handles, strict=True)):
+    for row, actor in enumerate(views):
         assert torch.equal(actor[0], population.actor[row])
-        torch.testing.assert_close(agent.act(inputs), actions[row : row + 1])
-        plain = ProbeActor()
-        plain.load_state_dict(agent.actor_weights())
-        torch.testing.assert_close(plain(own_part(inputs, row)), actions[row])
+        own = own_part(inputs, row)
+        torch.testing.assert_close(population.policy(row)({"x": own["x"][None]})[0], actions[row])
+        torch.testing.assert_close(with_weights(ProbeActor(), population.actor_of(row)[0])(own), actions[row])
 
 
 def test_the_champion_is_a_copy() -> None:
@@ -331,11 +329,10 @@ def test_the_champion_is_a_copy() -> None:
     pointer = population.champion_actor.data_ptr()
     population.set_champion(2, torch.tensor([1 + 2**-40], dtype=torch.float64), 9, Communicator(4))
     row = population.actor.detach()[2:3].clone()
-    expected = population.agents[2].act(inputs)
+    expected = population.policy(2)(inputs)
     population.actor.detach().zero_()
-    champion = population.champion
-    assert torch.equal(champion.actor, row)
-    assert torch.equal(champion.act(inputs), expected)
+    assert torch.equal(population.champion_actor, row)
+    assert torch.equal(population.policy("champion")(inputs), expected)
     assert float(population.champion_fitness) == 1 + 2**-40, "in double precision"
     assert int(population.champion_generation) == 9
     assert population.champion_actor.data_ptr() == pointer

@@ -49,7 +49,7 @@ def test_the_champion_finds_the_best_action_with_evolution_on() -> None:
     settings = {"actor_lr": 3e-3, "data": {"critic_hidden": 32}, "evolution": evolution()}
     module = fit(probe, epochs=8, gradient_steps=40, gamma=GAMMA, **settings)
     for x in (-1.0, 1.0):
-        action = module.population.champion.act({"x": torch.full((1, 1, 1), x)})
+        action = module.population.policy("champion")({"x": torch.full((1, 1, 1), x)})
         assert float(action.detach()) == pytest.approx(0.5 * x, abs=0.15)
     assert float(module.population.champion_fitness) > -0.02
 

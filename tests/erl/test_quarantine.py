@@ -15,7 +15,7 @@ from eigen2.core.networks import Inputs
 from eigen2.erl import base
 from eigen2.erl.learners import Losses
 from eigen2.erl.module import ERLModule
-from eigen2.erl.population import DDPGAgent
+from eigen2.erl.population import Agent
 from eigen2.erl.state import GenerationState, make_accumulators
 from eigen2.errors import ALL_AGENTS_FAILED, RunStopped
 from eigen2.runtime.checkpoint import GenerationCheckpoint
@@ -92,7 +92,7 @@ class Silent(Callback):
         assert isinstance(module, ERLModule)
         act = module.population.policy
 
-        def broken(agent: DDPGAgent | None = None, with_mean: bool = False) -> Callable[[Inputs], Tensor]:
+        def broken(agent: Agent | None = None, with_mean: bool = False) -> Callable[[Inputs], Tensor]:
             def actions(inputs: Inputs) -> Tensor:
                 given = act(agent, with_mean)(inputs).clone()
                 if agent is None:
