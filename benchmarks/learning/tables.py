@@ -94,6 +94,7 @@ PAGE = Page(
         "halves_machine": Block(partial(machines, ["halves"]), ("halves",)),
         "trunks": Block(partial(variants_table, "shared"), ("trunks", "planted", "halves")),
         "trunks_machine": Block(partial(machines, ["trunks"]), ("trunks",)),
+        "fresh_against": Block(against_table, ("fresh",)),
         "fresh": Block(partial(within_table, *SHARED), ("fresh",)),
         "fresh_erl": Block(partial(within_table, "ERL", "erl", others=["gradients alone"]), ("fresh",)),
         "fresh_machine": Block(partial(machines, ["fresh"]), ("fresh",)),
