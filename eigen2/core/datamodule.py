@@ -53,7 +53,7 @@ class WorkloadDataModule(LightningDataModule, ABC):
     """Base of all workloads: settings, replay buffer, data loaders, state.
 
     Its loaders are ranges of step numbers: a DataLoader draws from the global generator, which breaks exact resume.
-    Training starts with `min_size` transitions, at `least` so many, in a buffer of `capacity`.
+    The buffer holds `capacity` transitions; training starts with `min_size` of them, which must be `least` or more.
     """
 
     workload: ClassVar[str] = ""  # name on the command line

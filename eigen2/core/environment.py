@@ -18,7 +18,7 @@ Policy = Callable[[Observation], Tensor]
 
 @runtime_checkable
 class Environment(Protocol):
-    """Workspace that steps all agents in several windows at once; tensors that it has returned do not change later.
+    """Steps all agents in several windows at once; tensors that it has returned do not change later.
 
     Tensors have the leading axes (agents, windows); observations may have 1 for agents where all see the same.
     """

@@ -62,7 +62,9 @@ class ExportedChampion:
         count = int(self.config.get("members", 1))
         if not 1 <= count <= max(len(self.weights), 1):
             raise UserError(f"the champion says it has {count} members, more than it has weights; export it again")
-        for device in ("meta", "cpu"):  # the first allocates nothing, however large the network is said to be
+        own = str((self.config["actor"] or {}).get("class_path")).startswith("eigen2.")
+        # the first allocates nothing, however large the network is said to be; code that is trusted may need numbers
+        for device in ("meta", "cpu") if own else ("cpu",):
             with torch.device(device):
                 actors = [build(self.config["actor"], self.sizes, trusted) for _ in range(count)]
                 network = Ensemble(actors) if "members" in self.config else actors[0]
@@ -277,6 +279,6 @@ def build(call: Mapping[str, Any] | None, sizes: Sizes, trusted: str | None = No
         if not (inspect.isclass(cls) and issubclass(cls, nn.Module)):
             raise TypeError("it is not a network")
         network: nn.Module = cls(sizes, **call["init_args"])
-    except (ImportError, AttributeError, TypeError, ValueError) as error:
+    except (ImportError, AttributeError, TypeError, ValueError, RuntimeError) as error:
         raise UserError(f"the champion's actor {path} cannot be built: {one_line(error)}") from error
     return network

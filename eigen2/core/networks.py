@@ -63,6 +63,19 @@ class Linear(nn.Linear):
         return compat.reshape_fresh(out[:1] if doubled else out, (agents, *x.shape[1:-1], features))
 
 
+def trainable(network: nn.Module) -> nn.Module:
+    """Return a network whose weights can all be trained and evolved; raise a UserError of another."""
+    name, weights = f"network {type(network).__name__}", dict(network.named_parameters())
+    if lazy := [each for each, weight in weights.items() if isinstance(weight, nn.UninitializedParameter)]:
+        raise UserError(f"{name} has weights without a shape ({', '.join(lazy)}); give its lazy modules their sizes")
+    if frozen := [each for each, weight in weights.items() if not weight.requires_grad]:
+        raise UserError(
+            f"{name} has frozen weights ({', '.join(frozen)}), which evolution would change; let them train, or make "
+            "constants in forward, on the device of its inputs"
+        )
+    return network
+
+
 def with_tied(network: nn.Module, weights: Weights) -> Weights:
     """Return named weights with a weight that a network holds in several places under the names of all of them."""
     names = {id(weight): name for name, weight in network.named_parameters()}
@@ -102,7 +115,7 @@ class StackedNetwork:
         if buffers := [buffer for buffer, _ in network.named_buffers()]:
             raise UserError(
                 f"{name} has buffers ({', '.join(buffers)}); a population has weights only: use LayerNorm in place of "
-                "BatchNorm, and plain attributes for constants"
+                "BatchNorm, and make constants in forward, on the device of its inputs"
             )
         self.network = network.eval().requires_grad_(False)
         self.shapes = {name: weight.shape for name, weight in network.named_parameters()}

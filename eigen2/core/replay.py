@@ -56,8 +56,8 @@ def rounded_action(action: Tensor) -> Tensor:
 
 
 def stored_action(action: Tensor) -> Tensor:
-    """Return actions in [-1, 1] as int16, as the replay buffer holds them."""
-    return torch.round(action.float() * ACTION_STEPS).to(torch.int16)
+    """Return actions as int16, as the replay buffer holds them; those beyond [-1, 1] as the environment plays them."""
+    return torch.round(action.float().clamp(-1, 1) * ACTION_STEPS).to(torch.int16)
 
 
 def loaded_action(stored: Tensor) -> Tensor:

@@ -257,6 +257,11 @@ class PopulationModule(GenerationModule[RolloutDataModule]):
         agents = self.population_size
         if "population.mean_critic" in checkpoint["state_dict"]:
             raise UserError("the checkpoint is by an earlier version of eigen2, which saved other weights; fit again")
+        if ("population.head" in checkpoint["state_dict"]) != self.one_learner:
+            raise UserError(
+                "the checkpoint's run had another model.learners or model.representation; use the settings of the run "
+                "that wrote it (config.yaml in its folder)"
+            )
         one_learner = {"head": agents, "actor": 1, "critic": 1}
         expected = one_learner if self.one_learner else {"actor": agents, "critic": agents}
         for name, rows in expected.items():

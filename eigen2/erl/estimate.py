@@ -5,9 +5,10 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from eigen2.core.datamodule import RolloutDataModule
+from eigen2.core.networks import Inputs
 from eigen2.core.shared_replay import CHUNK_BYTES
 from eigen2.distributed.communicator import Communicator
 from eigen2.erl.learners import Batch, Learner
@@ -45,16 +46,32 @@ def workspace_bytes(
             f"model.actor {type(agent.actor_network.network).__name__} returns {tuple(action.shape[1:])} for a batch "
             f"of {windows}; it must return {expected[1:]}"
         )
+    if (largest := float(action.abs().max())) > 1:
+        raise UserError(
+            f"model.actor {type(agent.actor_network.network).__name__} returns {largest:.3g}, and actions are -1 to 1; "
+            "end it with tanh"
+        )
     with LivePeak() as learning, precision():
         flags = torch.zeros(1, size, device=device)
         actions = torch.zeros(1, size, *data.eval_env.action_shape, device=device)
         inputs, following = data.network_inputs(stored), data.network_inputs(stored)
         noise = actions if learner.uses_noise else None
+        _check_critic(agent, inputs, actions)
         losses = learner.losses(
             agent, Batch(inputs, following, actions, flags, flags.bool(), discount=1.0, noise=noise)
         )
         torch.autograd.backward([losses.actor.sum(), losses.critic.sum()])
     return acting.peak, learning.peak
+
+
+@torch.no_grad()
+def _check_critic(agent: Population, inputs: Inputs, actions: Tensor) -> None:
+    """Raise a UserError if the critic does not return a value, or one of each of several critics, for an action."""
+    network, batch = agent.critic_network, actions.shape[1]
+    shape = tuple(network(agent.critic, inputs, actions).shape[1:])
+    if shape[:1] != (batch,) or len(shape) > 2:
+        name = type(network.network).__name__
+        raise UserError(f"model.critic {name} returns {shape} for a batch of {batch}; it must return {(batch,)}")
 
 
 def batches_together(accumulate: int, tensor_bytes: int) -> int:
@@ -80,8 +97,9 @@ def require_fit(
 ) -> None:
     """Add to an estimate what a fit holds beside its environments; `actor` and `critic` are bytes of their weights.
 
-    Where one agent learns alone, it has these, and each what evolves, of `head` bytes. `learners` are the agents of
-    this process that learn. If it fits `again`, population and, if alike, replay buffer are there already.
+    Where one agent learns alone, only that one has these, and every agent what evolves, of `head` bytes. `learners` are
+    the agents of this process that learn. If it fits `again`, population and, if alike, replay buffer are there
+    already.
     """
     agents, transition = len(communicator.rows), data.transition_bytes
     trained = (actor + critic) * (agents if head is None else 1)

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from eigen2.core.networks import Inputs, StackedNetwork
+from eigen2.core.networks import Inputs, StackedNetwork, trainable
 from eigen2.core.randomness import Role, torch_seed
 from eigen2.distributed.communicator import Communicator
 from eigen2.erl.heads import Heads
@@ -67,8 +67,9 @@ class Population(nn.Module):
         self.learners = int(0 in self._rows) if one_learner else size  # of this process
         alone = communicator.total == 1
         with torch_seed(seed, Role.WEIGHTS, agent=0):
-            self.actor_network = StackedNetwork(make_actor(), single_agent=alone)
-            self.critic_network = StackedNetwork(make_critic(), single_agent=alone or one_learner)  # runs for learners
+            self.actor_network = StackedNetwork(trainable(make_actor()), single_agent=alone)
+            # critics run for learners alone
+            self.critic_network = StackedNetwork(trainable(make_critic()), single_agent=alone or one_learner)
         self.weights_per_agent = self.actor_network.num_weights + self.critic_network.num_weights
         rows = 1 if one_learner else size
         self.actor = nn.Parameter(torch.empty(rows, self.actor_network.num_weights))

@@ -116,6 +116,8 @@ def test_actions_are_stored_in_equal_steps(values: list[float]) -> None:
     action = torch.tensor(values, requires_grad=True)
     rounded = rounded_action(action)
     assert torch.equal(loaded_action(stored_action(action)), rounded)
+    beyond = stored_action(torch.tensor([1.2, 1.9, 3.0, -1.5]))  # as environments clip them
+    assert loaded_action(beyond).tolist() == [1, 1, 1, -1]
     assert torch.equal(rounded_action(rounded), rounded)
     assert torch.equal(rounded_action(action.detach()), rounded)
     assert (rounded - action).abs().max() <= 0.5001 / 32_767

@@ -243,6 +243,13 @@ def test_a_checkpoint_of_an_earlier_version_is_named(trained: tuple[ERLModule, s
         trained[0].check_shapes({"state_dict": {"population.mean_critic": torch.zeros(1, 1)}})
 
 
+def test_a_checkpoint_of_another_representation_is_named(trained: tuple[ERLModule, str]) -> None:
+    with pytest.raises(
+        UserError, match=r"^the checkpoint's run had another model\.learners or model\.representation; use"
+    ):
+        trained[0].check_shapes({"state_dict": {"population.head": torch.zeros(1, 1)}})
+
+
 def test_a_checkpoint_loads_without_pickle_and_holds_the_whole_state(trained: tuple[ERLModule, str]) -> None:
     module, path = trained
     checkpoint = torch.load(path, weights_only=True)

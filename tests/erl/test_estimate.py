@@ -59,6 +59,40 @@ def test_an_actor_of_another_shape_is_named() -> None:
         workspace_bytes(data(8), DDPG(), torch.device("cpu"), Flat, ProbeCritic, nullcontext)
 
 
+class Unbounded(ProbeActor):
+    """Forgets the tanh."""
+
+    def forward(self, inputs: Inputs) -> Tensor:
+        return 5 + super().forward(inputs)
+
+
+def test_an_actor_beyond_the_bounds_is_named() -> None:
+    words = r"^model\.actor Unbounded returns \d\.\d+, and actions are -1 to 1; end it with tanh$"
+    with pytest.raises(UserError, match=words):
+        workspace_bytes(data(8), DDPG(), torch.device("cpu"), Unbounded, ProbeCritic, nullcontext)
+
+
+class Total(ProbeCritic):
+    """Sums over the batch, too."""
+
+    def forward(self, inputs: Inputs, action: Tensor) -> Tensor:
+        return super().forward(inputs, action).sum()
+
+
+class Kept(ProbeCritic):
+    """Keeps an axis of actions and one of critics."""
+
+    def forward(self, inputs: Inputs, action: Tensor) -> Tensor:
+        return super().forward(inputs, action)[..., None, None].expand(-1, 2, 3)
+
+
+@pytest.mark.parametrize(("critic", "shape"), [(Total, r"\(\)"), (Kept, r"\(8, 2, 3\)")])
+def test_a_critic_of_another_shape_is_named(critic: type[ProbeCritic], shape: str) -> None:
+    words = rf"^model\.critic {critic.__name__} returns {shape} for a batch of 8; it must return \(8,\)$"
+    with pytest.raises(UserError, match=words):
+        workspace_bytes(data(8), DDPG(), torch.device("cpu"), ProbeActor, critic, nullcontext)
+
+
 @pytest.mark.parametrize("how", [{}, {"learners": 1}, {"representation": "shared"}])
 def test_the_population_and_its_optimizer_are_counted_exactly(
     how: dict[str, Any], monkeypatch: pytest.MonkeyPatch

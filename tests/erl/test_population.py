@@ -242,6 +242,33 @@ def test_a_network_with_buffers_is_refused_in_one_line() -> None:
         StackedNetwork(nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)))
 
 
+class Lazy(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.lazy = nn.LazyLinear(2)
+
+
+class Frozen(ProbeActor):
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoder = nn.Linear(2, 2).requires_grad_(False)
+
+
+@pytest.mark.parametrize(
+    ("actor", "words"),
+    [
+        (
+            Lazy,
+            r"^network Lazy has weights without a shape \(lazy.weight, lazy.bias\); give its lazy modules their sizes$",
+        ),
+        (Frozen, r"^network Frozen has frozen weights \(encoder.weight, encoder.bias\), which evolution would change"),
+    ],
+)
+def test_a_network_that_cannot_train_and_evolve_is_refused(actor: type[nn.Module], words: str) -> None:
+    with pytest.raises(UserError, match=words):
+        Population(Communicator(2), actor, ProbeCritic, seed=0, noise=0.3)
+
+
 def make_population(size: int = 4, seed: int = 5) -> Population:
     return Population(Communicator(size), ProbeActor, ProbeCritic, seed, noise=0.3)
 

@@ -26,6 +26,8 @@ class SignFlip(Operator):
     def apply(
         self, agent: AgentRows, parents: AgentRows, context: EvolutionContext, generator: np.random.Generator
     ) -> None:
-        """Flip the sign of some weights of the actor."""
+        """Flip the sign of some weights of the actor, and of its target."""
         chosen = generator.random(len(agent["actor"])) < self.rate
-        agent["actor"][chosen] *= -1.0
+        for name in ("actor", "actor_target"):
+            if name in agent:
+                agent[name][chosen] *= -1.0

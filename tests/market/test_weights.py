@@ -175,6 +175,26 @@ def test_written_rows_are_the_targets_of_a_rebalancing() -> None:
         pd.testing.assert_frame_equal(short, rows[rows["date"] <= DATES[days - 1]].reset_index(drop=True))
 
 
+def test_an_order_without_a_price_at_the_next_open_is_said_to_be_unfilled() -> None:
+    prices = np.full((7, 2, 4), 100, np.float32)
+    prices[1, 0] = np.nan
+    rows = write_orders(prices, DATES[:7], ["A", "B"], RULES, AccountRules(), scoring(np.zeros((9, 2))), 0)
+    found = rows[["action", "ticker"]].fillna("").agg(" ".join, axis=1).tolist()
+    assert found[:4] == ["buy A", "buy B", "unfilled A", "wait "]
+    assert rows["date"].iloc[2] == DATES[1]
+    assert "buy A" in found[4:], "it is ordered again"
+    assert "buy B" not in found[4:]
+
+
+def test_rows_end_where_the_equity_is_lost() -> None:
+    prices, money = np.full((9, 2, 4), 100, np.float32), AccountRules(max_leverage=3.0)
+    prices[2:] = 50
+    rows = write_orders(prices, DATES[:9], ["A", "B"], RULES, money, scoring(np.zeros((11, 2))), 0)
+    assert rows["date"].iloc[-1] == DATES[3]
+    assert rows["reason"].iloc[-1] == "the equity is lost: all that is held is closed, and nothing follows"
+    assert rows["action"].tolist() == ["buy", "buy", "wait", "wait", "wait"]
+
+
 @pytest.mark.parametrize("leverage", [1.0, 0.6])
 def test_columns_that_have_their_targets_are_held(leverage: float) -> None:
     """A third is no number of half precision, which observations have."""

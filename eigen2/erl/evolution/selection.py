@@ -20,6 +20,9 @@ def check_operators(operators: Sequence[Operator]) -> None:
             "model.evolution keeps no agent, so that the fittest would be lost before it is validated; add "
             "eigen2.erl.evolution.Elitism"
         )
+    for operator in operators:
+        if type(operator).kept is Operator.kept and type(operator).parents is Operator.parents:
+            raise UserError(f"model.evolution has {operator!r}, which has no `parents`: it could not make a child")
     # an operator of the default `rows` chooses by its share
     if not any(operator.share is None and type(operator).rows is Operator.rows for operator in operators):
         raise UserError(

@@ -1,7 +1,7 @@
 """Record a policy's decisions day by day: orders, positions held and closed, and the reasons."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -32,6 +32,7 @@ WHY_CLOSED = {
 }
 UNFILLED = "no price at the open: dropped"
 Row = dict[str, Any]
+LOST: Row = {"action": "wait", "reason": "the equity is lost: all that is held is closed, and nothing follows"}
 
 
 def write_orders(
@@ -55,7 +56,7 @@ def write_orders(
 
     Target weights are `buy` or `sell` rows of the columns with a price on a day of rebalancing whose weight is not the
     target, and stake_pct is the target in percent of the equity; `hold` are others that are held, and `wait` the days
-    between.
+    between. The rows end where the equity is lost.
     """
     # a first extra day takes the last orders; a second keeps it from being the last day, which sells everything
     table = np.pad(prices, ((0, 2), (0, 0), (0, 0)), constant_values=np.nan)
@@ -63,16 +64,7 @@ def write_orders(
     days = play_days(env, policy, window_options([start], len(table) - 1 - start, len(table) - start))
     rows: list[Row] = []
     if isinstance(env, PortfolioEnvironment):
-        held = env.held_weights()
-        for today, day in zip(range(start, len(prices), rules.rebalance_days), days, strict=False):
-            decided = _weight_rows(held[0, 0], day, env, prices[today, :, CLOSE], tickers)
-            rows += [{"date": dates[today], **row} for row in decided]
-            held = env.held_weights()
-            for waiting in range(today + 1, min(today + rules.rebalance_days, len(prices))):
-                left = today + rules.rebalance_days - waiting
-                reason = f"the next rebalancing is in {left} day{'s' * (left > 1)}"
-                rows.append({"date": dates[waiting], "action": "wait", "reason": reason})
-        return _table(rows)
+        return _table(_weight_days(env, days, prices, dates, tickers, start))
     assert isinstance(env, TradingEnvironment)
     writer, may_order = _Writer(env, tickers), orderable(prices)
     for today, day in zip(range(start, len(prices)), days, strict=False):
@@ -82,6 +74,36 @@ def write_orders(
 
 def _table(rows: list[Row]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=list(COLUMNS)).astype({"days_held": "Int64"})
+
+
+def _weight_days(
+    env: PortfolioEnvironment,
+    days: Iterable[Day],
+    prices: Prices,
+    dates: Shaped[np.ndarray, " days"],
+    tickers: Sequence[str],
+    start: int,
+) -> list[Row]:
+    """Return the rows of target weights from day `start` on, until the equity is lost."""
+    every, rows, unfilled, ruined = env.rules.rebalance_days, list[Row](), list[Row](), False
+    held, shares = env.held_weights()[0, 0], env.accounts.shares.copy()
+    for today, day in zip(range(start, len(prices), every), days, strict=False):
+        decided = [LOST] if ruined else _weight_rows(held, day, env, prices[today, :, CLOSE], tickers)
+        rows += [{"date": dates[today], **row} for row in (*unfilled, *decided)]
+        if ruined:
+            break
+        dropped = ~day.info["traded"][0] & (env.accounts.shares == shares)  # what delists is paid out
+        given = {row["ticker"] for row in decided if row["action"] in ("buy", "sell")}
+        names = [name for name, lost in zip(tickers, dropped, strict=True) if lost and name in given]
+        unfilled = [{"ticker": name, "action": "unfilled", "reason": UNFILLED} for name in names]
+        for waiting in range(today + 1, min(today + every, len(prices))):
+            left = today + every - waiting
+            wait = {"action": "wait", "reason": f"the next rebalancing is in {left} day{'s' * (left > 1)}"}
+            rows += [{"date": dates[waiting], **row} for row in (*unfilled, wait)]
+            unfilled = []
+        held, shares = env.held_weights()[0, 0], env.accounts.shares.copy()
+        ruined = bool(env.accounts.ruined[0])
+    return rows
 
 
 def _weight_rows(
@@ -156,7 +178,8 @@ class _Writer:
         for column, position in sorted(self.held.items()):
             price = float(day.info["last_close"][0, column])
             left = self.rules.max_holding_days - position["days_held"]
-            stake = 100 * abs(self.env.accounts.shares[column]) * price / float(self.env.accounts.equity[0])
+            worth, equity = abs(self.env.accounts.shares[column]) * price, float(self.env.accounts.equity[0])
+            stake = 100 * worth / equity if equity > 0 else math.nan
             gain_pct = math.copysign(100, position["size"]) * (price / position["entry"] - 1)
             row = {**position, "action": "hold", "price": price, "stake_pct": stake, "gain_pct": gain_pct}
             reason = f"the take-profit is not reached; closes in {left} day{'s' * (left > 1)} at the latest"

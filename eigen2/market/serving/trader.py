@@ -71,15 +71,14 @@ class Trader:
         self,
         prices: pd.DataFrame | str | Path,
         first: date | None = None,
-        membership: pd.DataFrame | str | Path | None = None,
+        membership: str | Path | None = None,
     ) -> pd.DataFrame:
         """Return the champion's decisions at the close of each day, see `write_orders`; it starts without positions.
 
         Args:
             prices: a DataFrame, see `frame_prices`, or a file, with `features` and the context of the first day.
             first: day of the first decision; None is the last day that the fit used, whose orders fill on later days.
-            membership: days on which tickers may be bought, as `read_membership` returns them, or their file; None for
-                all days.
+            membership: file of the days on which tickers may be bought, see `read_membership`; None for all days.
 
         Raises:
             UserError: the prices have no day to decide on, too few before it, none of the champion's tickers, or lack a
@@ -90,15 +89,14 @@ class Trader:
             table = frame_prices(prices, self.features)
         else:
             table = read_prices(prices, self.features)
-        if isinstance(membership, str | Path):
-            membership = read_membership(membership)
+        spans = None if membership is None else read_membership(membership)
         if membership is None and spec.get("members"):
             log.warning(
                 "data.membership is null, but the fit bought tickers on their days of membership alone: orders buy "
                 "them on any day; give its file with the new days"
             )
         with altered_as_user_error("the champion"):  # the table is checked
-            panel = build_panel(table, validation_days=0, holdout_days=0, scale=self._scale, membership=membership)
+            panel = build_panel(table, validation_days=0, holdout_days=0, scale=self._scale, membership=spans)
         begin = self._begin(panel.dates, first)
         # features need all earlier prices, averages only those of the context
         context_start = begin - spec["context_days"] + 1

@@ -5,8 +5,9 @@ import math
 from collections import Counter
 from collections.abc import Collection, Sequence
 from contextlib import nullcontext
+from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -34,6 +35,14 @@ from tests.erl.reference import inherited
 FITNESS = st.one_of(st.sampled_from([0.0, -0.0, 1.0, -1.0, math.nan, math.inf, -math.inf]), st.floats(-5, 5))
 POPULATIONS = st.lists(FITNESS, min_size=1, max_size=40).map(np.array)
 OFFSPRING, MUTANT = TournamentCrossover(), MagnitudeMutation()
+
+
+@dataclass
+class Childless(Operator):
+    """Does not say who the parents are."""
+
+    name: ClassVar[str] = "childless"
+    share: float = 0.1
 
 
 @st.composite
@@ -159,6 +168,7 @@ def test_the_learner_does_not_evolve_and_is_a_parent_by_injection_alone(
         ([Elitism(), MUTANT, MagnitudeMutation()], "two operators named mutant"),
         ([Elitism(), MagnitudeMutation(share=0.2)], "no operator that fills the rest"),
         ([Elitism(), Injection()], "no operator that fills the rest"),
+        ([Elitism(), MUTANT, Childless()], r"has Childless\(share=0.1\), which has no `parents`"),
         ([TournamentCrossover(0.3), MUTANT], "keeps no agent, so that the fittest would be lost .* add .*Elitism$"),
     ],
 )

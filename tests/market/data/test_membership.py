@@ -387,7 +387,7 @@ def test_a_champion_is_tested_and_predicts_on_members(fitted: Fitted, tmp_path: 
     assert f"survivors    {survivors}" in done.stdout
     prices = read_prices(fitted.longer)
     trader = Trader.load(checkpoint)
-    orders = trader.orders(prices, membership=read_membership(path))
+    orders = trader.orders(prices, membership=path)
     bought = orders[orders["action"] == "buy"]
     assert {*bought["ticker"]} <= left
     assert (bought.loc[bought["ticker"] == "S0003", "date"] <= dates[250]).all()

@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from eigen2.core.export import CONFIG, WEIGHTS, ExportedChampion, load
+from eigen2.core.networks import Sizes
 from eigen2.core.onnx import write_onnx
 from eigen2.errors import UserError
 from eigen2.market.data.source import read_prices
@@ -98,7 +99,11 @@ def test_its_trades_are_those_of_the_test(fitted: Fitted, trader: Trader, tmp_pa
 
 
 class Stranger(ColumnActor):
-    """A user's own network."""
+    """A user's own network, which needs numbers to be made."""
+
+    def __init__(self, sizes: Sizes) -> None:
+        super().__init__(sizes)
+        self.depths = [float(depth) for depth in torch.linspace(0, 1, 3)]
 
 
 def changed(exported: Path, **config: object) -> ExportedChampion:
@@ -107,13 +112,14 @@ def changed(exported: Path, **config: object) -> ExportedChampion:
 
 
 def test_orders_of_a_fit_with_membership_warn_without_its_file(
-    fitted: Fitted, exported: Path, trader: Trader, caplog: pytest.LogCaptureFixture
+    fitted: Fitted, exported: Path, trader: Trader, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     prices, spec = read_prices(fitted.prices), load(exported).config["inference"]
     assert spec["members"] is False
     of_members = Trader(changed(exported, inference={**spec, "members": True}))
-    spans = pd.DataFrame({"ticker": trader.investable, "first": pd.NaT, "last": pd.NaT})
-    for each, membership in ((trader, None), (of_members, spans)):
+    path = tmp_path / "members.csv"
+    pd.DataFrame({"ticker": trader.investable, "first": "1990-01-01", "last": ""}).to_csv(path, index=False)
+    for each, membership in ((trader, None), (of_members, path)):
         each.orders(prices, membership=membership)
     assert "data.membership" not in caplog.text
     of_members.orders(prices)
@@ -140,7 +146,9 @@ def test_a_users_own_actor_is_loaded_only_if_asked_for(exported: Path) -> None:
     own = changed(exported, actor={"class_path": name, "init_args": {}})
     with pytest.raises(UserError, match=rf"is {name}, which is not eigen2's own, .*, give --actor {name}$"):
         own.actor()
-    assert isinstance(own.actor(trusted=name), Stranger)
+    actor = own.actor(trusted=name)
+    assert isinstance(actor, Stranger)
+    assert actor.depths == [0.0, 0.5, 1.0]
     with pytest.raises(UserError, match="was made by a function"):
         changed(exported, actor=None).actor()
     for path, settings, message in (
