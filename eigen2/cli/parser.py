@@ -152,7 +152,8 @@ def explain(message: str, error: BaseException | None = None, keys: Mapping[str,
         hint = f": did you mean --config {match[1]}?" if match[1].endswith((".yaml", ".yml")) else ": see --help"
         return f"{match[1]} belongs to no option{hint}"
     if match := MISSING.search(message):
-        return f"--{match[1]} is missing: see --help" if "." in match[1] else f"{match[1]} is missing: see --help"
+        option = "--" * ("." in match[1] or match[1] == "config")
+        return f"{option}{match[1]} is missing: see --help"
     if isinstance(error, argparse.ArgumentError) and error.message == "expected one argument":
         return f"{error.argument_name} needs a value: see --help"
     if key is None:

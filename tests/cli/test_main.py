@@ -254,6 +254,7 @@ def test_help(args: str, message: str, capsys: pytest.CaptureFixture[str]) -> No
         ("exprot", "sweep, fire, and see its options with --help: did you mean export?"),
         ("--config tests/small.yaml fit", "error: --config must follow a command; choose from fit, validate, test, "),
         ("report", "error: folder is missing: see --help"),
+        ("sweep", "error: --config is missing: see --help"),
         ("report --outptu x run", "error: unknown key outptu: did you mean output?"),
         ("data synthesize --out x.parquet", "error: out is no option: give its value without --out"),
         ("export --onnx", "error: --onnx needs a value: see --help"),
