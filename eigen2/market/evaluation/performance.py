@@ -1,7 +1,6 @@
-"""Return, risk and trading measures of daily equity series.
+"""Return, risk and trading measures of daily returns and equity.
 
-Functions assume a risk-free rate of 0; for another, pass a series whose returns have it subtracted, as `measure_all`
-does.
+Functions of returns assume a risk-free rate of 0; for another, subtract it from the returns, as `measure_all` does.
 
 Measures take one account, or several with leading axes `*accounts`. A ratio whose denominator does not exist, such as
 gains over losses where nothing was lost, is NaN.
@@ -54,17 +53,15 @@ def growth_beyond(returns: Curve, others: Curve) -> Curve:
     return YEAR * (own - other)
 
 
-def sharpe_ratio(equity: Series) -> PerAccount:
+def sharpe_ratio(returns: Series) -> PerAccount:
     """Return mean / deviation (n - 1) of daily returns x sqrt(252) (Sharpe, 1994); 0 where returns do not vary."""
-    returns = daily_returns(equity)
     mean, deviation = returns.mean(-1), returns.std(-1, ddof=1)
     varies = deviation > MIN_DEVIATION
     return YEAR**0.5 * mean * varies / np.where(varies, deviation, 1)
 
 
-def sortino_ratio(equity: Series) -> PerAccount:
+def sortino_ratio(returns: Series) -> PerAccount:
     """Return mean of daily returns / root mean square of losses x sqrt(252) (Sortino, 1994); NaN where no day lost."""
-    returns = daily_returns(equity)
     downside = np.sqrt(np.square(np.minimum(returns, 0)).mean(-1))
     return _ratio(YEAR**0.5 * returns.mean(-1), downside, MIN_DEVIATION)
 
@@ -87,31 +84,19 @@ def longest_drawdown(equity: Series) -> PerAccount:
     return (days - last_high).max(-1).astype(np.float64)
 
 
-def alpha_beta(equity: Series, benchmark: Series) -> tuple[PerAccount, PerAccount]:
+def alpha_beta(returns: Series, market: Series) -> tuple[PerAccount, PerAccount]:
     """Regress daily returns on a benchmark's; return the intercept, compounded to a year, and the slope (Jensen, 1968).
 
     Both are NaN where the benchmark does not move.
     """
-    returns, market = daily_returns(equity), daily_returns(benchmark)
     deviation = market - market.mean(-1, keepdims=True)
     beta = _ratio((deviation * returns).mean(-1), np.square(deviation).mean(-1), MIN_DEVIATION**2)
     return (1 + returns.mean(-1) - beta * market.mean(-1)) ** YEAR - 1, beta
 
 
-def alpha_t(equity: Curve, benchmark: Curve) -> float:
-    """Return the t-statistic of alpha, see `intercept_t`."""
-    return intercept_t(daily_returns(equity), daily_returns(benchmark))
-
-
-def information_ratio(equity: Series, benchmark: Series) -> PerAccount:
-    """Return mean / deviation (n - 1) of daily returns less a benchmark's x sqrt(252) (Goodwin, 1998); NaN if equal."""
-    active = daily_returns(equity) - daily_returns(benchmark)
+def information_ratio(active: Series) -> PerAccount:
+    """Return mean / deviation (n - 1) x sqrt(252) of daily returns less a benchmark's (Goodwin, 1998); NaN if equal."""
     return _ratio(YEAR**0.5 * active.mean(-1), active.std(-1, ddof=1), MIN_DEVIATION)
-
-
-def information_t(equity: Curve, benchmark: Curve) -> float:
-    """Return the t-statistic of the mean daily return less a benchmark's, see `intercept_t`."""
-    return intercept_t(daily_returns(equity) - daily_returns(benchmark))
 
 
 def intercept_t(values: Curve, *regressors: Curve, lags: int | None = None) -> float:
@@ -200,9 +185,9 @@ def _ratio(numerator: PerAccount, denominator: PerAccount, least: float) -> PerA
 class Measure:
     """A function of one array for each of `series`.
 
-    Series are `curve` (the growth of 1 by the daily returns), `benchmark` (another's curve), `excess` and `market` (the
-    same two by returns less the risk-free rate), `equity` and `exposure` (money at each close), `traded` (money bought
-    and sold) and `gains` (money of each trade, after costs).
+    Series are `curve` (the growth of 1 by the daily returns), `excess` and `market` (these returns, and a benchmark's,
+    less the risk-free rate), `active` (the difference of both), `equity` and `exposure` (money at each close), `traded`
+    (money bought and sold) and `gains` (money of each trade, after costs).
     """
 
     function: Callable[..., Any]
@@ -211,7 +196,7 @@ class Measure:
     digits: int = 2
 
 
-CURVE, GAINS, BOTH = ("curve",), ("gains",), ("curve", "benchmark")
+CURVE, GAINS, ACTIVE = ("curve",), ("gains",), ("active",)
 EXCESS, REGRESSED = ("excess",), ("excess", "market")
 MEASURES = {  # by name; the longest drawdown is in days, turnover per year
     "trades": Measure(np.size, GAINS, digits=0),
@@ -223,12 +208,12 @@ MEASURES = {  # by name; the longest drawdown is in days, turnover per year
     "max drawdown": Measure(max_drawdown, CURVE, " %", 1),
     "longest drawdown": Measure(longest_drawdown, CURVE, digits=0),
     "alpha": Measure(lambda own, market: alpha_beta(own, market)[0], REGRESSED, " %", 1),
-    "alpha t": Measure(alpha_t, REGRESSED),
-    "alpha p": Measure(lambda own, market: upper_tail(alpha_t(own, market)), REGRESSED, digits=4),
+    "alpha t": Measure(intercept_t, REGRESSED),
+    "alpha p": Measure(lambda own, market: upper_tail(intercept_t(own, market)), REGRESSED, digits=4),
     "beta": Measure(lambda own, market: alpha_beta(own, market)[1], REGRESSED),
-    "information ratio": Measure(information_ratio, BOTH),
-    "information t": Measure(information_t, BOTH),
-    "information p": Measure(lambda own, market: upper_tail(information_t(own, market)), BOTH, digits=4),
+    "information ratio": Measure(information_ratio, ACTIVE),
+    "information t": Measure(intercept_t, ACTIVE),
+    "information p": Measure(lambda active: upper_tail(intercept_t(active)), ACTIVE, digits=4),
     "turnover": Measure(turnover, ("equity", "traded")),
     "exposure": Measure(mean_exposure, ("equity", "exposure"), " %", 1),
     "hit rate": Measure(hit_rate, GAINS, " %", 1),
@@ -243,9 +228,8 @@ def measure_all(
 
     `risk_free` is the daily return of cash: Sharpe and Sortino ratio, alpha and beta are of the returns beyond it.
     """
-    beyond = {"excess": returns - risk_free, "market": benchmark - risk_free}
-    for name, each in {"curve": returns, "benchmark": benchmark, **beyond}.items():
-        series[name] = np.cumprod(np.concatenate([[1.0], 1 + each]))
+    series |= {"excess": returns - risk_free, "market": benchmark - risk_free, "active": returns - benchmark}
+    series["curve"] = np.cumprod(np.concatenate([[1.0], 1 + returns]))
     return {key: float(each.function(*(series[name] for name in each.series))) for key, each in MEASURES.items()}
 
 

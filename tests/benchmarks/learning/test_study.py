@@ -163,9 +163,10 @@ def test_measures_follow_from_the_returns_of_the_tables(trained_fold: TrainedFol
     for name in rows[0]["policies"].keys() - {"random"}:  # means of the measures of several accounts
         returns = tables["returns"].query("policy == @name and seed == 0")["return"].to_numpy()
         assert returns.dtype == np.float32
-        equity, benchmark = (np.cumprod([1.0, *1 + np.array(each, np.float64)]) for each in (returns, market))
+        own, others = (np.array(each, np.float64) for each in (returns, market))
+        equity = np.cumprod([1.0, *1 + own])
         found = {measure: getattr(performance, measure)(equity) for measure in ("total_return", "max_drawdown")}
-        found |= {"sharpe": performance.sharpe_ratio(equity), "alpha": performance.alpha_beta(equity, benchmark)[0]}
+        found |= {"sharpe": performance.sharpe_ratio(own), "alpha": performance.alpha_beta(own, others)[0]}
         expected = {measure: rows[0]["policies"][name][measure] for measure in found}
         assert found == pytest.approx(expected, rel=1e-4, abs=1e-6)
 
