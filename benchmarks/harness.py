@@ -14,6 +14,7 @@ import multiprocessing
 import os
 import platform
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -33,9 +34,11 @@ import pandas as pd
 import psutil
 import torch
 from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer
+from lightning.pytorch.callbacks import Checkpoint
 from lightning.pytorch.profilers import Profiler
 
 from eigen2.errors import UserError, require_range
+from eigen2.runtime.checkpoint import DurableCheckpointIO
 from eigen2.runtime.provenance import describe_run, processor
 
 ROOT = Path(__file__).parents[1]
@@ -98,7 +101,7 @@ def as_json(figures: Figures) -> str:
 class Benchmark:
     """A set of tasks, and how figures are made of their rows."""
 
-    # measures a task in the current process; all tasks of the benchmark share the folder
+    # measures a task in the current process; tasks share the folder, or have one each: see `resumes`
     measure: Callable[[Task, Settings, Path], Row]
     tasks: Callable[[Settings], Sequence[Task]]
     settings: Mapping[str, Any] = field(default_factory=dict)  # options other than `threads`, with defaults
@@ -110,6 +113,7 @@ class Benchmark:
     key: Callable[[Task, Settings], object] = lambda task, settings: None  # what rows depend on besides settings
     show: Callable[[Figures], str] = as_json  # formats the figures for the terminal
     uneven: bool = False  # whether cases may have different numbers of rows, one at least
+    resumes: bool = False  # whether a task that was killed goes on from what it left in its folder
     fresh: bool = False  # whether finished rows, and rows of other commits, are measured again, as for speed
 
 
@@ -183,7 +187,8 @@ def run(name: str, benchmark: Benchmark, settings: Settings, options: argparse.N
         shown = list(benchmark.tasks({**settings, **every, "seeds": max(settings["seeds"], *rows.seeds())}))
         for task in shown:
             rows.read(task)  # which may have other settings
-    _measure_all(missing, partial(_measure, benchmark.measure), settings, rows, options.processes)
+    folder = rows.folder / "unfinished" if benchmark.resumes else None
+    _measure_all(missing, partial(_measure, benchmark.measure), settings, rows, options.processes, folder)
     measured = {task: row for task in shown if (row := rows.read(task)) is not None}
     cases = {task.case for task in measured} if benchmark.uneven else set()
     if absent := [task for task in shown if task not in measured and task.case not in cases]:
@@ -205,11 +210,16 @@ def _measure_all(
     settings: Settings,
     rows: "Rows",
     processes: int,
+    unfinished: Path | None,
 ) -> None:
-    """Measure tasks and write their rows; an error of one is raised once all others are measured."""
+    """Measure tasks and write their rows; an error of one is raised once all others are measured.
+
+    Each task has a folder of its own in `unfinished` until it is measured; without it all share one that is deleted.
+    """
     errors = []
-    with tempfile.TemporaryDirectory(prefix="eigen2-benchmark-") as folder, workers(processes) as pool:
-        futures = {pool.submit(measure, task, dict(settings), Path(folder)): task for task in tasks}
+    with tempfile.TemporaryDirectory(prefix="eigen2-benchmark-") as shared, workers(processes) as pool:
+        folders = {task: unfinished / rows.path(task).stem if unfinished else Path(shared) for task in tasks}
+        futures = {pool.submit(measure, task, dict(settings), folder): task for task, folder in folders.items()}
         try:
             for future in as_completed(futures):
                 task = futures[future]
@@ -218,6 +228,8 @@ def _measure_all(
                     print(f"failed {task.case}, seed {task.seed}: {error}", file=sys.stderr)
                 else:
                     rows.write(task, future.result())
+                    if unfinished:
+                        shutil.rmtree(folders[task], ignore_errors=True)
                     print(f"measured {task.case}, seed {task.seed}", file=sys.stderr)
         finally:
             pool.shutdown(cancel_futures=True)  # after an interrupt, no further task begins
@@ -348,28 +360,31 @@ def train(
     accelerator: str = "cpu",
     precision: Any = "32-true",
 ) -> float:
-    """Train with a seed, without printing, logging or saving; return the seconds.
+    """Train with a seed, without printing or logging; return the seconds.
 
-    With -1 generations it trains until the module stops. Panels are cached in a new folder in `folder`. Raises
-    SystemExit if training ends early, as by an interrupt.
+    With -1 generations it trains until the module stops. Panels are cached in a new folder in `folder`; with a callback
+    that saves checkpoints the run is in `folder` itself, and goes on from the last one there. Raises SystemExit if
+    training ends early, as by an interrupt.
     """
     os.environ["PL_GLOBAL_SEED"] = str(seed)
+    saves = any(isinstance(callback, Checkpoint) for callback in callbacks)
     trainer = Trainer(
         max_epochs=generations,
         accelerator=accelerator,
         precision=precision,
         devices=1,
         logger=False,
-        enable_checkpointing=False,
+        enable_checkpointing=saves,
         enable_progress_bar=False,
         enable_model_summary=False,
         num_sanity_val_steps=0,
         callbacks=[*callbacks],
         profiler=profiler,
-        default_root_dir=tempfile.mkdtemp(dir=folder),
+        default_root_dir=folder if saves else tempfile.mkdtemp(dir=folder),
+        plugins=[DurableCheckpointIO()] if saves else None,
     )
     start = time.perf_counter()
-    trainer.fit(module, datamodule=data)
+    trainer.fit(module, datamodule=data, ckpt_path="last" if saves else None)
     if trainer.current_epoch < generations:
         raise SystemExit(f"training stopped after {trainer.current_epoch} of {generations} generations: no row")
     return time.perf_counter() - start

@@ -5,6 +5,7 @@ gradient step per environment step in total, at the ends of episodes. Every so m
 training plays the validation windows without noise; these steps do not count, and nothing is learned from them.
 """
 
+import time
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from functools import partial
@@ -13,11 +14,13 @@ from typing import Any
 
 import torch
 from jsonargparse import ArgumentParser
+from lightning.pytorch import LightningModule, Trainer
 
 from benchmarks.harness import ROOT, Benchmark, Row, Settings, Task, train
 from eigen2.control.datamodule import ControlDataModule
 from eigen2.erl.module import ERLModule
 from eigen2.errors import UserError
+from eigen2.runtime.checkpoint import GenerationCheckpoint
 from eigen2.runtime.yaml_files import read_yaml
 
 Changes = Mapping[str, Any]
@@ -85,7 +88,26 @@ class ERLWithCurve(ERLModule):
         """End training after the generation that reaches `steps` environment steps."""
         self.steps, self.every = steps, every
         self.played = self.trained = 0  # environment steps, and gradient steps of all learners
-        self.curve: list[tuple[int, float, float]] = []
+        self.curve: list[Sequence[float]] = []
+        self.just_validated, self._began = False, time.perf_counter()
+
+    @property
+    def seconds(self) -> float:
+        """Return the seconds of training, those before a resume included."""
+        return time.perf_counter() - self._began
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Add the counts and the curve."""
+        super().on_save_checkpoint(checkpoint)
+        counts = {"played": self.played, "trained": self.trained, "seconds": self.seconds}
+        checkpoint["benchmark"] = {**counts, "curve": [[*point] for point in self.curve]}
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Go on from the counts and the curve."""
+        super().on_load_checkpoint(checkpoint)
+        saved = checkpoint["benchmark"]
+        self.played, self.trained, self.curve = saved["played"], saved["trained"], saved["curve"]
+        self._began = time.perf_counter() - saved["seconds"]
 
     def validate(self) -> None:
         """Count the generation's steps, and validate if a multiple of `every` was passed."""
@@ -93,12 +115,23 @@ class ERLWithCurve(ERLModule):
         if self.state.slots is not None:
             batches, learners = self.state.slots.shape[:2]
             self.trained += batches // self.batches_per_optimizer_step * learners
-        if self.played // self.every > before // self.every:
+        self.just_validated = self.played // self.every > before // self.every
+        if self.just_validated:
             super().validate()
             fittest = float(self.state.validation.nanmean())  # no other agent was validated
             champion = float(self.population.champion_fitness)
             self.curve.append((self.played, round(fittest, 1), round(champion, 1)))
         self.trainer.should_stop = self.played >= self.steps
+
+
+class ValidatedCheckpoint(GenerationCheckpoint):
+    """Saves the last checkpoint after the generations that were validated alone: it holds the whole replay buffer."""
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Save the checkpoint."""
+        assert isinstance(pl_module, ERLWithCurve)
+        if pl_module.just_validated:
+            super().on_train_epoch_end(trainer, pl_module)
 
 
 def settings_of(arm: Arm, changes: Changes) -> dict[str, dict[str, Any]]:
@@ -121,18 +154,18 @@ def make(arm: Arm, changes: Changes) -> tuple[ERLWithCurve, ControlDataModule]:
 
 
 def measure(arms: Mapping[str, Arm], task: Task, settings: Settings, folder: Path) -> Row:
-    """Train an arm with a seed; return its learning curve, gradient steps and seconds."""
+    """Train an arm with a seed, or go on with that; return its learning curve, gradient steps and seconds."""
     torch.set_float32_matmul_precision(settings["matmul_precision"])
     arm, env_id = task.case.split(": ")
     test = {"model.validate_every": 1, "data.validation_windows": settings["episodes"]}
     test["model.compile"] = settings["compile"]
     module, data = make(arms[arm], {"data.env_id": env_id, **test})
     module.limit(settings["steps"], settings["every"])
-    seconds = train(module, data, task.seed, -1, folder)
+    train(module, data, task.seed, -1, folder, [ValidatedCheckpoint(keep=1)])
     if module.played < settings["steps"]:
         raise SystemExit(f"training stopped after {module.played} of {settings['steps']} environment steps: no row")
     curve = dict(zip(("env_steps", "fittest", "champion"), zip(*module.curve, strict=True), strict=True))
-    return {**curve, "gradient_steps": module.trained, "seconds": round(seconds, 1)}
+    return {**curve, "gradient_steps": module.trained, "seconds": round(module.seconds, 1)}
 
 
 def benchmark(
@@ -163,6 +196,7 @@ def benchmark(
         {"steps": 2000, "every": 1000, "episodes": 1, "seeds": 1, "compile": False},
         key=key,
         uneven=True,
+        resumes=True,
     )
 
 

@@ -58,6 +58,27 @@ def test_gradient_steps_match_environment_steps(
     assert max(row["fittest"]) < 0
 
 
+def test_a_killed_run_goes_on_to_the_same_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = {"steps": 115, "every": 20, "episodes": 1, "compile": False, "matmul_precision": "highest"}
+    task, validate = Task("TD3 alone: Pendulum-v1", 3), mujoco.ERLWithCurve.validate
+    expected = mujoco.measure(ARMS, task, settings, tmp_path / "whole")
+
+    def killed(module: mujoco.ERLWithCurve) -> None:
+        if module.played == 70:
+            raise KeyError("killed")
+        validate(module)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(mujoco.ERLWithCurve, "validate", killed)
+        with pytest.raises(KeyError, match="killed"):
+            mujoco.measure(ARMS, task, settings, tmp_path / "killed")
+    began = []
+    monkeypatch.setattr(mujoco.ERLWithCurve, "on_train_start", lambda module: began.append(module.played))
+    row = mujoco.measure(ARMS, task, settings, tmp_path / "killed")
+    assert began == [60], "from the last validation on"
+    assert {**row, "seconds": 0} == {**expected, "seconds": 0}
+
+
 def test_a_configuration_may_take_fewer_gradient_steps(tmp_path: Path) -> None:
     settings = {"steps": 115, "every": 50, "episodes": 1, "compile": False, "matmul_precision": "highest"}
     arms = {"ERL": (LEARNER, {**SMALL, "model.gradient_steps": 3})}
