@@ -26,9 +26,6 @@ class Heads(StackedNetwork):
         name, self._learner = type(self.network).__name__, learner
         named = tuple(getattr(self.network, "head_parameters", ())) if shared else tuple(self.shapes)
         self.names = [each for each in self.shapes if any(f"{each}.".startswith(f"{one}.") for one in named)]
-        if unknown := [one for one in named if not any(f"{each}.".startswith(f"{one}.") for each in self.shapes)]:
-            weights = ", ".join(self.shapes)
-            raise UserError(f"{name}.head_parameters names {unknown[0]!r}, which is none of its weights: {weights}")
         if not self.names:
             raise UserError(
                 f"model.representation is shared, but no weights of {name} are those of a head (head_parameters is "
