@@ -8,7 +8,6 @@ from torch import Tensor
 
 from eigen2.control.environment import ControlEnvironment
 from eigen2.control.networks import MLPActor, MLPCritic
-from eigen2.core.config import to_config
 from eigen2.core.datamodule import RolloutDataModule, TestResult, TrainedPolicies
 from eigen2.core.environment import Observation, play
 from eigen2.core.networks import Inputs, Sizes
@@ -58,8 +57,7 @@ class ControlDataModule(RolloutDataModule):
         require_range("data.validation_windows", validation_windows, least=1, whole=True)
         if max_episode_steps is not None:
             require_range("data.max_episode_steps", max_episode_steps, least=1, whole=True)
-        settings = {"env_id": env_id, "env_settings": dict(env_settings), "max_episode_steps": max_episode_steps}
-        self.environment_settings: dict[str, Any] = settings
+        self.env_id, self.env_settings, self.max_episode_steps = env_id, dict(env_settings), max_episode_steps
         self.validation_windows = validation_windows
         self._made: list[ControlEnvironment] = []
 
@@ -73,9 +71,8 @@ class ControlDataModule(RolloutDataModule):
         self.val_env = self._make(1, self.validation_windows)  # the fittest agent plays alone
 
     def _make(self, agents: int, windows: int) -> ControlEnvironment:
-        own = self.environment_settings
-        env_id, settings, limit = own["env_id"], own["env_settings"], own["max_episode_steps"]
-        self._made.append(ControlEnvironment(env_id, agents, windows, settings, limit))
+        settings, limit = self.env_settings, self.max_episode_steps
+        self._made.append(ControlEnvironment(self.env_id, agents, windows, settings, limit))
         return self._made[-1]
 
     @property
@@ -131,25 +128,24 @@ class ControlDataModule(RolloutDataModule):
     def describe(self) -> dict[str, str]:
         """Return what to print at the start of a run, by name."""
         return {
-            "environment": f"{self.environment_settings['env_id']}, {len(self.eval_env.copies)} copies",
+            "environment": f"{self.env_id}, {len(self.eval_env.copies)} copies",
             "window": f"an episode of {self.longest_episode} steps at most",
             "validation": f"{self.validation_windows} episodes",
         }
 
-    def config(self) -> dict[str, Any]:
-        """Return the arguments it was made with, as the group `data` of a configuration file."""
-        environment: dict[str, Any] = to_config(self.environment_settings)
-        return super().config() | environment
+    @property
+    def _environment(self) -> dict[str, Any]:
+        return {"env_id": self.env_id, "env_settings": self.env_settings, "max_episode_steps": self.max_episode_steps}
 
     def settings(self) -> dict[str, Any]:
         """Return the settings of every workload, and the environment's."""
         further = {"validation_windows": self.validation_windows, "gymnasium": gymnasium.__version__}
-        return super().settings() | self.environment_settings | further
+        return super().settings() | self._environment | further
 
     def inference_spec(self) -> dict[str, Any]:
         """Return the environment's id and settings, and `low` and `high`, the bounds to which actions are scaled."""
         space = self.eval_env.action_space
-        return self.environment_settings | {"low": space.low.tolist(), "high": space.high.tolist()}
+        return self._environment | {"low": space.low.tolist(), "high": space.high.tolist()}
 
     def teardown(self, stage: str) -> None:
         """Close the environments."""
