@@ -218,7 +218,9 @@ def _measure_all(
     """
     errors = []
     with tempfile.TemporaryDirectory(prefix="eigen2-benchmark-") as shared, workers(processes) as pool:
-        folders = {task: unfinished / rows.path(task).stem if unfinished else Path(shared) for task in tasks}
+        # a run of other settings is another one
+        names = {task: f"{rows.path(task).stem}-{rows.key(task)[:8]}" for task in tasks}
+        folders = {task: unfinished / name if unfinished else Path(shared) for task, name in names.items()}
         futures = {pool.submit(measure, task, dict(settings), folder): task for task, folder in folders.items()}
         try:
             for future in as_completed(futures):
