@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from benchmarks.harness import FIGURES, MEASURED_ON, ROOT, Figures
-from eigen2.market.evaluation.intervals import over_trainings
+from eigen2.market.intervals import over_trainings
 
 PAGES = {  # pages in docs/ by name, each with the module that defines it as `PAGE`
     "results": "speed.tables",

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import numpy as np
 from scipy import stats
 
-from eigen2.market.evaluation.intervals import DRAWS, LEVEL, Interval
+from eigen2.market.intervals import DRAWS, LEVEL, Interval
 
 
 def over_seeds(values: np.ndarray, generator: np.random.Generator) -> Interval:

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from benchmarks.harness import Figures, Row
 from benchmarks.learning.intervals import interquartile_over_seeds, interquartile_ratio, mean_ratio
 from benchmarks.pages import spread, table
-from eigen2.market.evaluation.intervals import Interval
+from eigen2.market.intervals import Interval
 
 PUBLISHED = {"HalfCheetah-v5": 10_201.0, "Hopper-v5": 3_472.0, "Walker2d-v5": 3_982.0, "Ant-v5": 5_116.0}
 """Returns of TD3 after a million steps on older versions of the tasks: tianshou f240205, ten seeds."""

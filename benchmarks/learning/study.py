@@ -29,9 +29,9 @@ from eigen2.market.data.source import read_prices
 from eigen2.market.data.universe import Universe
 from eigen2.market.datamodule import MarketDataModule
 from eigen2.market.evaluation.information import Scores, information
-from eigen2.market.evaluation.performance import daily_returns, measure_all
 from eigen2.market.evaluation.rankers import fit_rankers
 from eigen2.market.features.encoding import AverageEncoder
+from eigen2.market.performance import daily_returns, measure_all
 from eigen2.market.simulation.account import AccountRules
 from eigen2.market.simulation.policies import (
     best_of_rank,

@@ -15,8 +15,8 @@ from benchmarks.harness import Figures, Row, as_json
 from benchmarks.learning.intervals import over_seeds
 from benchmarks.pages import Block, Page, table, where
 from eigen2.core.saved_run import flatten
-from eigen2.market.evaluation.intervals import over_days
-from eigen2.market.evaluation.performance import YEAR
+from eigen2.market.intervals import over_days
+from eigen2.market.performance import YEAR
 
 CHAMPION = "champion"
 NAMES = {  # policies that a champion is compared with

@@ -15,7 +15,7 @@ from markupsafe import Markup
 
 from eigen2.errors import UserError
 from eigen2.files import Folder, write
-from eigen2.market.evaluation.performance import daily_returns, format_measure
+from eigen2.market.performance import daily_returns, format_measure
 from eigen2.report.charts import charts
 from eigen2.report.record import TRADE, RunRecord, load
 from eigen2.runtime.provenance import describe_changes

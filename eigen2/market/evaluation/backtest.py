@@ -16,8 +16,11 @@ from eigen2.errors import UserError
 from eigen2.files import Folder, archive_other_test, writing
 from eigen2.market.data.panel_rows import MEMBER
 from eigen2.market.evaluation.information import HORIZONS, Information, Scores, information
-from eigen2.market.evaluation.intervals import LEVEL, Interval, over_days, over_trainings
-from eigen2.market.evaluation.performance import (
+from eigen2.market.evaluation.robustness import COSTS_BPS, Contender, Leak, Robustness, robustness
+from eigen2.market.evaluation.selection_bias import deflated_sharpe_ratio, overfitting_probability
+from eigen2.market.features.boosting import HAS_LIGHTGBM
+from eigen2.market.intervals import LEVEL, Interval, over_days, over_trainings
+from eigen2.market.performance import (
     MEASURES,
     MIN_DEVIATION,
     YEAR,
@@ -29,9 +32,6 @@ from eigen2.market.evaluation.performance import (
     overlapping_tail,
     total_return,
 )
-from eigen2.market.evaluation.robustness import COSTS_BPS, Contender, Leak, Robustness, robustness
-from eigen2.market.evaluation.selection_bias import deflated_sharpe_ratio, overfitting_probability
-from eigen2.market.features.boosting import HAS_LIGHTGBM
 from eigen2.market.simulation.account import AccountRules, Capacity
 from eigen2.market.simulation.policies import (
     HAS_SCIKIT_LEARN,

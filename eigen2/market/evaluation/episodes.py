@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torchmetrics.functional import spearman_corrcoef
 
-from eigen2.market.evaluation.performance import YEAR
+from eigen2.market.performance import YEAR
 
 
 def episode_metrics(

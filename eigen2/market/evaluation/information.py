@@ -9,7 +9,7 @@ import pandas as pd
 from jaxtyping import Float, Shaped
 
 from eigen2.market.data.panel_rows import orderable
-from eigen2.market.evaluation.performance import MIN_DEVIATION, overlapping_t, overlapping_tail
+from eigen2.market.performance import MIN_DEVIATION, overlapping_t, overlapping_tail
 from eigen2.market.simulation.returns import relative_returns
 from eigen2.market.simulation.rules import TradingRules
 from eigen2.market.simulation.simulate import Prices

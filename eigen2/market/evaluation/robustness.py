@@ -14,8 +14,8 @@ from jaxtyping import Shaped
 from torch import Tensor
 
 from eigen2.market.data.panel import MarketPanel
-from eigen2.market.evaluation.performance import annualised_return
 from eigen2.market.features.encoding import MarketEncoder
+from eigen2.market.performance import annualised_return
 from eigen2.market.simulation.account import AccountRules, Capacity
 from eigen2.market.simulation.base import EpisodeSettings
 from eigen2.market.simulation.portfolio import make_environment

@@ -7,7 +7,7 @@ from statistics import NormalDist
 import numpy as np
 from jaxtyping import Float
 
-from eigen2.market.evaluation.performance import MIN_DEVIATION
+from eigen2.market.performance import MIN_DEVIATION
 
 NORMAL = NormalDist()
 

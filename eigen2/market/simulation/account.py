@@ -7,7 +7,7 @@ import pandas as pd
 from jaxtyping import Bool, Float, Float16, Float32, Int, Shaped
 
 from eigen2.errors import UserError, require_choices, require_range
-from eigen2.market.evaluation.performance import RUIN, YEAR
+from eigen2.market.performance import RUIN, YEAR
 from eigen2.market.simulation.events import ClosedPositions, OpenedPositions, events_of_agent
 from eigen2.market.simulation.rules import CLOSE_REASONS, TradingRules
 

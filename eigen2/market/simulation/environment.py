@@ -14,7 +14,7 @@ from torch import Tensor
 from eigen2.core.credit import Credit
 from eigen2.core.replay import Field
 from eigen2.market.data.source import CLOSE, OPEN
-from eigen2.market.evaluation.performance import YEAR
+from eigen2.market.performance import YEAR
 from eigen2.market.simulation.account import AccountRules, Capacity
 from eigen2.market.simulation.bars import (
     HIGHEST,

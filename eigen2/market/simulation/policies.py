@@ -14,7 +14,7 @@ from torch import Tensor
 from eigen2.errors import UserError
 from eigen2.market.data.panel_rows import members, orderable
 from eigen2.market.data.source import CLOSE, OPEN
-from eigen2.market.evaluation.performance import YEAR
+from eigen2.market.performance import YEAR
 from eigen2.market.simulation.account import SHARE_TOLERANCE, AccountRules, Capacity
 from eigen2.market.simulation.bars import final_closes, last_valid, market_table
 from eigen2.market.simulation.rules import TradingRules

@@ -11,7 +11,7 @@ from jaxtyping import Float, Float32, Int
 from torch import Tensor
 
 from eigen2.errors import require_range
-from eigen2.market.evaluation.performance import daily_returns
+from eigen2.market.performance import daily_returns
 from eigen2.market.simulation.account import AccountRules, Capacity
 from eigen2.market.simulation.base import MarketEnvironment
 from eigen2.market.simulation.portfolio import make_environment

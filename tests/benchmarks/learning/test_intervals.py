@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from benchmarks.learning.intervals import interquartile_over_seeds, interquartile_ratio, over_seeds
-from eigen2.market.evaluation.intervals import Interval
+from eigen2.market.intervals import Interval
 
 
 def rng(seed: int = 0) -> np.random.Generator:

@@ -15,8 +15,8 @@ from benchmarks.harness import FIGURES, Task
 from benchmarks.learning import study, study_tables
 from benchmarks.learning.study import Table
 from eigen2.errors import UserError
+from eigen2.market import performance
 from eigen2.market.datamodule import MarketDataModule
-from eigen2.market.evaluation import performance
 from eigen2.market.simulation.portfolio import PortfolioEnvironment
 from eigen2.market.simulation.simulate import Simulation
 from eigen2.market.synthetic.generator import SyntheticMarket

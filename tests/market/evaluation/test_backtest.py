@@ -16,8 +16,8 @@ from eigen2.errors import UserError
 from eigen2.files import Folder
 from eigen2.market.evaluation.backtest import Backtest, Market, backtest, write
 from eigen2.market.evaluation.information import forward_returns
-from eigen2.market.evaluation.intervals import Interval, over_trainings
 from eigen2.market.evaluation.robustness import Leak, Robustness
+from eigen2.market.intervals import Interval, over_trainings
 from eigen2.market.simulation.account import AccountRules
 from eigen2.market.simulation.rules import TradingRules
 from eigen2.market.simulation.simulate import Policy

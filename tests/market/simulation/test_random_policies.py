@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from eigen2.market.evaluation.performance import mean_exposure, turnover
+from eigen2.market.performance import mean_exposure, turnover
 from eigen2.market.simulation.account import AccountRules
 from eigen2.market.simulation.policies import order_largest
 from eigen2.market.simulation.random_policies import permute_among, random_baseline

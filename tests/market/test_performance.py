@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from eigen2.market.evaluation.performance import (
+from eigen2.market.performance import (
     MEASURES,
     PerAccount,
     alpha_beta,

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from eigen2.market.evaluation.intervals import over_days, over_trainings, stationary_days, student_tail
+from eigen2.market.intervals import over_days, over_trainings, stationary_days, student_tail
 
 
 @pytest.mark.parametrize("block_days", [1.0, 5.0, 20.0])

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-from eigen2.market.evaluation.intervals import student_tail
+from eigen2.market.intervals import student_tail
 
 YEAR = 252  # trading days of a year
 RUIN = 1e-6  # least share of the money that counts as left, because 0 has no logarithm
