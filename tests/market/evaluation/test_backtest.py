@@ -23,6 +23,7 @@ from eigen2.market.simulation.rules import TradingRules
 from eigen2.market.simulation.simulate import Policy
 from eigen2.market.synthetic.generator import SyntheticMarket
 
+pytestmark = pytest.mark.usefixtures("unchecked")
 PRICES = SyntheticMarket(days=200, columns=20, signal=0.0, seed=3).prices()
 DATES = pd.bdate_range("2020-01-01", periods=200).to_numpy().astype("datetime64[D]")
 RULES = TradingRules(max_holding_days=5, early_close=False)
@@ -60,6 +61,12 @@ def judged(champion: Policy, policies: int = 100) -> Backtest:
     return backtest(MARKET, champion, agents, 80, 7, np.random.default_rng(0), policies)
 
 
+@pytest.fixture(scope="module")
+def plain() -> Backtest:
+    """Return the test of a champion that trades at random."""
+    return judged(at_random(2))
+
+
 def test_a_policy_that_knows_the_future_is_significant() -> None:
     found = judged(clairvoyant())
     assert found.luck["p_value"] == pytest.approx(1 / 101)
@@ -85,23 +92,22 @@ def test_interest_on_cash_is_no_skill() -> None:
     assert paid.selection["deflated_sharpe"] == pytest.approx(plain.selection["deflated_sharpe"], abs=0.05)
 
 
-def test_p_values_are_the_rank_among_the_random_baseline() -> None:
-    found = judged(at_random(2))
-    random, champion = found.simulations["random"], found.champion
+def test_p_values_are_the_rank_among_the_random_baseline(plain: Backtest) -> None:
+    random, champion = plain.simulations["random"], plain.champion
     assert abs(random.trades.mean() / champion.trades[0] - 1) < 0.05
     assert random.equity.shape == (100, 100)
     ends = random.equity[:, -1]
     for own in (ends.min() - 1, np.median(ends), ends[3], ends.max()):
         equity = np.append(champion.equity[:, :-1], [[own]], axis=1)
-        ranked = replace(found, simulations={**found.simulations, "champion": replace(champion, equity=equity)})
+        ranked = replace(plain, simulations={**plain.simulations, "champion": replace(champion, equity=equity)})
         assert ranked.luck["p_value"] == (1 + (ends >= own).sum()) / 101
         assert ranked.luck["percentile"] == 100 * (ends < own).mean()
     # few policies by chance are better than most of those by chance
-    assert 0.02 < found.luck["p_value"] < 0.98
+    assert 0.02 < plain.luck["p_value"] < 0.98
 
 
-def test_measures_are_those_of_the_curve_that_is_written(tmp_path: Path) -> None:
-    found = judged(at_random(2))
+def test_measures_are_those_of_the_curve_that_is_written(tmp_path: Path, plain: Backtest) -> None:
+    found = plain
     write(found, found.champion.closed, Folder(tmp_path), {"data.rules.cost_bps": 10.0})
     curves = pd.read_csv(tmp_path / "test" / "equity.csv", index_col="date", parse_dates=True)
     summary = json.loads((tmp_path / "test" / "summary.json").read_text())
@@ -142,8 +148,8 @@ def test_numbers_that_do_not_exist_for_a_champion_that_never_trades_are_none() -
     assert "unknown" in found.text()
 
 
-def test_a_test_with_other_checks_or_trainings_keeps_the_earlier_one(tmp_path: Path) -> None:
-    plain, root = judged(at_random(2), policies=5), Folder(tmp_path)
+def test_a_test_with_other_checks_or_trainings_keeps_the_earlier_one(tmp_path: Path, plain: Backtest) -> None:
+    root = Folder(tmp_path)
     seeds = replace(plain, trainings=np.array([0.1, np.nan, 0.2]))
     checked = replace(plain, checks=Robustness({}, {}, Leak(("2020-06-01",))))
     for found in (seeds, plain, plain, checked, plain):
@@ -239,20 +245,21 @@ def test_trainings_with_other_seeds_and_their_ensemble() -> None:
 @pytest.mark.parametrize(
     ("installed", "said"),
     [
-        ({}, None),
         ({"SCIKIT_LEARN": False}, "minimum variance"),
         ({"LIGHTGBM": False, "SCIKIT_LEARN": False}, "LightGBM and minimum variance"),
     ],
 )
 def test_baselines_without_their_library_are_said(
-    installed: dict[str, bool], said: str | None, monkeypatch: pytest.MonkeyPatch
+    installed: dict[str, bool], said: str, monkeypatch: pytest.MonkeyPatch, plain: Backtest
 ) -> None:
+    assert "minimum variance" in plain.simulations
+    assert "left out" not in plain.text()
     for name, is_installed in installed.items():
         monkeypatch.setattr(f"eigen2.market.evaluation.backtest.HAS_{name}", is_installed)
     found = judged(at_random(2), 2)
     assert ("minimum variance" in found.simulations) == ("SCIKIT_LEARN" not in installed)
     lines = [line for line in found.text().splitlines() if line.startswith("left out")]
-    assert lines == ([] if said is None else [f"left out     {said}: install the extra baselines"])
+    assert lines == [f"left out     {said}: install the extra baselines"]
 
 
 def test_one_day_is_no_test() -> None:
@@ -274,9 +281,8 @@ def test_what_cannot_be_bought_on_the_first_day_is_named() -> None:
         backtest(replace(MARKET, prices=prices), at_random(0), [at_random(1)], 1, 0, np.random.default_rng(0), 2)
 
 
-def test_a_benchmark_takes_the_place_of_the_market_in_alpha_and_beta() -> None:
+def test_a_benchmark_takes_the_place_of_the_market_in_alpha_and_beta(plain: Backtest) -> None:
     """A champion's alpha and beta against a benchmark are those of empyrical, and of the benchmark itself 0 and 1."""
-    plain = judged(at_random(2), 5)
     index = PRICES[:, :1] * np.float32(3)
     against = replace(MARKET, benchmark=("SPY", index), survivors="all 20 tickers trade to the last day: too good")
     found = backtest(against, at_random(2), [at_random(50 + i) for i in range(3)], 80, 7, np.random.default_rng(0), 5)

@@ -24,6 +24,8 @@ from eigen2.market.serving.trader import Trader
 from tests.command import ROOT, eigen2
 from tests.market.conftest import DAYS, FIT_DAYS, Fitted
 
+pytestmark = pytest.mark.usefixtures("unchecked")
+
 
 @pytest.fixture(scope="module")
 def exported(fitted: Fitted) -> Path:
