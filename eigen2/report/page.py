@@ -41,8 +41,11 @@ def write_report_or_warn(folder: Path) -> Path | None:
 def write_report(folder: Path, to: Path | None = None) -> Path:
     """Write a run's report, by default to `report.html` in its folder, and return its path.
 
-    Raises UserError for a folder without a run or with a damaged file, and OSError if the report cannot be written.
+    Raises UserError for a folder without a run or with a damaged file, and for a file in the place of the report that
+    is none; OSError if the report cannot be written.
     """
+    if to is not None and to.is_file() and not to.read_bytes().startswith(b"<!doctype html>"):
+        raise UserError(f"{to} is no HTML file and would be lost; name another file")
     page = render(load(folder))
     if to is None:
         to = folder / "report.html"

@@ -1,5 +1,7 @@
 """The files in a run's folder as tables and values."""
 
+import csv
+import io
 import json
 import logging
 from collections.abc import Callable, Collection, Iterator
@@ -24,7 +26,8 @@ RANDOM = ("random 5 %", "random 95 %")  # columns of the test's equity: quantile
 TRADE = ("size", "entry_price", "exit_price", "gain_pct", "profit")
 
 
-TEXT, NUMBER, OBJECT = {"type": "string"}, {"type": "number"}, {"type": "object"}
+TEXT, OBJECT = {"type": "string"}, {"type": "object"}
+NUMBER = {"type": "number", "minimum": -1e15, "maximum": 1e15}  # charts round to 9 digits
 OPTIONAL, NAME = {"type": ["number", "null"]}, {"type": ["string", "null"]}
 CASES = {"type": "array", "items": NUMBER, "minItems": 1}
 _mapping = partial(object_schema, others=True)
@@ -115,9 +118,9 @@ def load(folder: Path) -> RunRecord:
         rank_ic=None if test is None else _table(root / "test" / "rank_ic.csv", [], dates=["date"]),
         scores=_json(root / "test" / "scores.json", SCORES),
         pictures={
-            path.stem: _read(path, Path.read_bytes)
+            path.stem: content
             for path in sorted((root / "champion").glob("*.png"))
-            if _is_own(path)
+            if (content := _read(path, Path.read_bytes)) is not None
         },
         unit=provenance.get("fitness", {}).get("unit", "fitness"),
     )
@@ -183,11 +186,15 @@ def _table(
     path: Path, numbers: Collection[str], texts: Collection[str] = (), dates: Collection[str] = ()
 ) -> pd.DataFrame | None:
     """Read a table; None if there is no file. Columns not listed are numeric, an incomplete last row is dropped."""
-    if not _is_own(path):
-        return None
-    with _reading(path):
+
+    def read(path: Path) -> pd.DataFrame:
+        # a run that was killed or is in progress may leave half a line
+        whole = path.read_text().rpartition("\n")[0]
+        lengths = [*map(len, csv.reader(whole.splitlines()[:2]))]
+        if lengths != sorted(lengths, reverse=True):  # pandas would name rows by the first of their values
+            raise ValueError("its rows have more values than its header has names")
         # pandas would read the ticker NA as a missing value
-        table = pd.read_csv(path, dtype=dict.fromkeys(texts, str), keep_default_na=False, na_values=[""])
+        table = pd.read_csv(io.StringIO(whole), dtype=dict.fromkeys(texts, str), keep_default_na=False, na_values=[""])
         required = [*numbers, *texts, *dates]
         if missing := [name for name in required if name not in table]:
             raise ValueError(f"it has no column {missing[0]!r}")
@@ -197,10 +204,8 @@ def _table(
                 table[name] = parse(table[name])
             except ValueError:
                 raise ValueError(f"the column {name!r} holds a value that is not a {kind}") from None
-        table = table.replace([np.inf, -np.inf], np.nan)  # JSON has no infinity
-        gaps = table[required].isna()
-        if len(table) and gaps.iloc[-1].any():  # a run that was killed or is in progress may leave half a line
-            table, gaps = table[:-1], gaps[:-1]
-        if gaps.any(axis=None):
+        if (gaps := table[required].isna()).any(axis=None):
             raise ValueError(f"the column {gaps.any().idxmax()!r} has a gap")
-    return table
+        return table.replace([np.inf, -np.inf], np.nan)  # JSON has no infinity
+
+    return _read(path, read)

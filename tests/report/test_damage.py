@@ -154,6 +154,40 @@ def test_an_incomplete_last_line_is_dropped_and_the_ticker_na_is_kept(tmp_path: 
     render(record)
 
 
+def test_a_last_line_is_whole_or_dropped(tmp_path: Path) -> None:
+    """Half a number would be another number."""
+    file = write_run(tmp_path) / "metrics.csv"
+    whole, generations = file.read_text(), len(load(tmp_path).metrics)
+    *_, last = whole.splitlines()
+    for cut in (last, last[:-1], f"{last.split(',')[0]},1", last[:1]):
+        file.write_text(whole.removesuffix(f"{last}\n") + cut)
+        assert len(load(tmp_path).metrics) == generations - 1
+
+
+def test_rows_that_are_longer_than_the_header_are_refused(tmp_path: Path) -> None:
+    """Pandas would take the generation for the row's name, and the next column for the generation."""
+    file = write_run(tmp_path) / "metrics.csv"
+    header, *rows = file.read_text().splitlines()
+    file.write_text("\n".join([header, *(f"{row}," for row in rows), ""]))
+    assert_refused(file, tmp_path, "its rows have more values than its header has names")
+
+
+def test_a_report_replaces_reports_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    metrics = write_run(tmp_path) / "metrics.csv"
+    before = metrics.read_bytes()
+    for _ in range(2):
+        main(["report", str(tmp_path), "--output", str(tmp_path / "page")])
+    capsys.readouterr()
+    with pytest.raises(SystemExit):
+        main(["report", str(tmp_path), "--output", str(metrics)])
+    expected = f"error: {metrics} is no HTML file and would be lost; name another file\n"
+    assert capsys.readouterr() == ("", expected)
+    assert metrics.read_bytes() == before
+    with pytest.raises(SystemExit):
+        main(["report", "x" * 300])
+    assert "metrics.csv cannot be read: File name too long; " in capsys.readouterr().err
+
+
 def test_the_command_prints_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = write_run(tmp_path) / "memory.csv"
     file.write_text("generation,phase\n0,train\n")
