@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ from jsonargparse import Namespace
 
 from eigen2.cli.parser import Parser
 from eigen2.errors import UserError, install_hint, require_range
+from eigen2.files import writing
 from eigen2.runtime.signals import handling, stopped_by
 from eigen2.sweep import trial
 
@@ -38,7 +40,8 @@ def make_parser(command: str = "sweep") -> Parser:
         description="Run fit with settings chosen by Optuna to maximize the champion's validation fitness (needs "
         "the extra sweep). The same command resumes a sweep that was stopped or killed.",
     )
-    parser.add_argument("--config", type=str, required=True, help="Configuration of fit shared by all trials.")
+    config = "Configuration of fit shared by all trials; of several, later ones change earlier ones, as for fit."
+    parser.add_argument("--config", action="append", required=True, help=config)
     space = "YAML file of full keys of fit, each with {low, high}, optionally log: true or step, or with {choices}."
     parser.add_argument("--space", type=str, required=True, help=space)
     parser.add_argument("--folder", type=str, default="lightning_logs/sweep", help="Folder of the sweep.")
@@ -60,9 +63,9 @@ def run(command: str, options: Namespace) -> None:
         from eigen2.sweep.study import Sweep
     except ImportError as error:
         raise UserError(f"sweep needs Optuna ({error}): {install_hint('sweep')}") from error
-    space, config = read_space(options.space), _read_config(options.config, options.set)
+    space, configs = read_space(options.space), [_read_config(file, options.set) for file in options.config]
     fixed = {
-        "--config": json.dumps(config, sort_keys=True, default=str),
+        "--config": json.dumps(configs, sort_keys=True, default=str),
         "--space": {key: distribution_to_json(distribution) for key, distribution in space.items()},
         "--set": options.set,
         **{f"--{name}": options[name] for name in NUMBERS if name not in ("trials", "workers")},
@@ -74,11 +77,14 @@ def run(command: str, options: Namespace) -> None:
             raise UserError(f"--set {setting} has no value; write --set {key}=VALUE")
         if key in space:
             raise UserError(f"--set {setting}: {key} is also in --space {options.space}; remove one of them")
-    # trials start later, when the file may be another
-    inline = yaml.safe_dump(config, default_flow_style=True, width=2**31, sort_keys=False, allow_unicode=True).strip()
-    args = [f"--config={inline}", *(f"--{setting}" for setting in options.set)]
+    # trials start later, when the files may be others
+    dump = partial(yaml.safe_dump, default_flow_style=True, width=2**31, sort_keys=False, allow_unicode=True)
+    args = [f"--config={str(dump(config)).strip()}" for config in configs]
+    args += [f"--{setting}" for setting in options.set]
     folder, prune_after = Path(options.folder), (options.prune_after.trials, options.prune_after.generations)
-    if not (folder / "study.db").exists():  # a resumed sweep was checked when it started
+    with writing(f"to --folder {folder}", "choose another"):
+        begun = (folder / "study.db").exists()
+    if not begun:  # a resumed sweep was checked when it started
         _check_settings(options.space, args, corners(space))
     sweep, received = Sweep(folder, args, space, fixed, options.seed, prune_after), list[signal.Signals]()
 
@@ -130,7 +136,8 @@ def _check_settings(file: str, args: Sequence[str], samples: Sequence[dict[str, 
 
 def _print_best(sweep: "Sweep") -> None:
     """Print the path of the table of trials, and the best trial with the command that tests it."""
-    print(f"trials       {sweep.folder / 'trials.csv'}")
+    if (table := sweep.folder / "trials.csv").exists():
+        print(f"trials       {table}")
     if complete := [result for result in sweep.trials if result.state.name == "COMPLETE"]:
         best = max(complete, key=lambda result: result.value or 0.0)
         settings = ", ".join(f"{key} {trial.to_text(best.params[key])}" for key in sweep.space)

@@ -1,12 +1,14 @@
 """A sweep: trials of an Optuna study, run in parallel and resumed after a kill."""
 
+import sqlite3
 import subprocess
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import optuna
@@ -25,6 +27,7 @@ from eigen2.sweep.trial import METRIC, fitness, last_line, start, to_text
 MOST_FAILURES = 5  # failed trials in a row after which a sweep gives up
 # exit codes of a fit that a signal stopped and that can be resumed; negative if its handlers were not installed yet
 STOPPED = {*CODES.values(), *(-number for number in CODES)}
+PRUNED = "pruned"  # what a trial is marked with before it is stopped, so that a killed sweep does not run it again
 POLL_S = 1.0  # seconds between checks of a trial
 FINISHED = (TrialState.COMPLETE, TrialState.PRUNED)
 ERRORS = (SQLAlchemyError, optuna.exceptions.OptunaError)  # of the database
@@ -40,7 +43,8 @@ class Sweep:
 
     All trials share `args`, the command line of fit. `fixed` are settings, by option, that must not change on resume;
     `warmup` the complete trials, and generations of a trial, before it may be pruned. With one worker the samples
-    depend on the seed alone. Raises UserError if the folder cannot be used, or holds another sweep.
+    depend on the seed alone. Raises UserError if the folder cannot be used, or holds another sweep, or another process
+    uses it.
     """
 
     def __init__(
@@ -50,12 +54,16 @@ class Sweep:
         self.stops = 0  # requests to stop; the trials get as many signals
         self._lock, self._failures, self._target = threading.Lock(), 0, 0
         self._interrupted: list[FrozenTrial] = []
-        with writing(f"to --folder {folder}", "choose another"):
-            Folder(folder).make()
-            path = Folder(folder).unlinked("study.db")
         optuna.logging.set_verbosity(optuna.logging.ERROR)
+        with self._locked():
+            self._open(fixed, warmup)
+
+    def _open(self, fixed: dict[str, Any], warmup: tuple[int, int]) -> None:
+        folder, path = self.folder, Folder(self.folder).unlinked("study.db")
+        # a path in an address would end at a ?, and %20 in it would be a space
+        connect = partial(sqlite3.connect, path.absolute(), timeout=60, check_same_thread=False)
         try:
-            self._storage = RDBStorage(f"sqlite:///{path}", engine_kwargs={"connect_args": {"timeout": 60}})
+            self._storage = RDBStorage("sqlite:///study.db", engine_kwargs={"creator": connect})
             complete, generations = warmup
             pruner = optuna.pruners.MedianPruner(complete, max(generations - 1, 0))  # the first generation is step 0
             self.study = optuna.create_study(
@@ -99,12 +107,9 @@ class Sweep:
 
         Raises UserError if too many fail in a row, the folder cannot be written, or another process uses it.
         """
-        with writing(f"to {self.folder}", "choose another --folder"):
-            folder_lock = Folder(self.folder).lock(".lock")
-        if folder_lock is None:
-            raise UserError(f"another sweep is using {self.folder}; wait for it to end, or choose another --folder")
-        self._target, self._interrupted = trials, [trial for trial in self.trials if trial.state == TrialState.RUNNING]
-        with folder_lock, ThreadPoolExecutor(workers) as pool:
+        self._target = trials
+        with self._locked(), ThreadPoolExecutor(workers) as pool:
+            self._interrupted = [trial for trial in self.trials if trial.state == TrialState.RUNNING]
             for worker in as_completed([pool.submit(self._work) for _ in range(workers)]):
                 try:
                     worker.result()
@@ -117,6 +122,13 @@ class Sweep:
             last = [trial for trial in self.trials if trial.state == TrialState.FAIL][-1]
             reason = last.user_attrs.get("reason", "no reason")
             raise UserError(f"{MOST_FAILURES} trials failed in a row, the last one with: {reason}")
+
+    def _locked(self) -> IO[str]:
+        with writing(f"to --folder {self.folder}", "choose another"):
+            lock = Folder(self.folder).lock(".lock")
+        if lock is None:
+            raise UserError(f"another sweep is using {self.folder}; wait for it to end, or choose another --folder")
+        return lock
 
     def _work(self) -> None:
         while not self.stops and self._failures < MOST_FAILURES:
@@ -152,9 +164,7 @@ class Sweep:
 
     def _run_trial(self, trial: Trial) -> None:
         """Run a trial to its end, unless the sweep is stopped."""
-        folder, code = self._folder(trial), 0
-        reported = set(self.trials[trial.number].intermediate_values)
-        pruned = bool(reported) and bool(trial.should_prune())
+        folder, code, pruned = self._folder(trial), 0, bool(trial.user_attrs.get(PRUNED))
         if not pruned:
             while (running := folder.lock(".running")) is None:  # its fit outlived the sweep that was killed
                 if self.stops:
@@ -163,17 +173,17 @@ class Sweep:
             with running:
                 options = [f"--{key}={to_text(trial.params[key])}" for key in self.space]
                 process = start(folder, [*self.args, *options], running)
-            code, pruned = self._follow(process, trial, reported)
+            code, pruned = self._follow(process, trial)
         if pruned or code not in STOPPED or not self.stops:  # a trial that was stopped by itself failed
             with self._lock:
                 self._finish(trial, code, pruned)
 
-    def _follow(self, process: subprocess.Popen[bytes], trial: Trial, reported: set[int]) -> tuple[int, bool]:
+    def _follow(self, process: subprocess.Popen[bytes], trial: Trial) -> tuple[int, bool]:
         """Report generations as they end and forward requests to stop; return exit code and whether it was pruned.
 
         A trial that completes its last generation is not pruned.
         """
-        sent, pruned = 0, False
+        sent, pruned, reported = 0, False, set(self.trials[trial.number].intermediate_values)
         try:
             while True:
                 code = process.poll()  # before reading metrics.csv, so that its last row is not missed
@@ -182,7 +192,8 @@ class Sweep:
                     if generation not in reported and not pruned:
                         reported.add(generation)
                         trial.report(value, generation)
-                        pruned = code is None and bool(trial.should_prune())
+                        if pruned := code is None and bool(trial.should_prune()):
+                            trial.set_user_attr(PRUNED, True)
                 if code is not None:
                     return code, pruned
                 with suppress(subprocess.TimeoutExpired):

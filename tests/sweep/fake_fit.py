@@ -24,7 +24,8 @@ root = Path(options["trainer.default_root_dir"])
 lock = (root / ".fit").open("a")
 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
 with (root / "starts").open("a") as starts:
-    starts.write(f"start {options['config']}\n")
+    configs = [arg.removeprefix("--config=") for arg in sys.argv if arg.startswith("--config=")]
+    starts.write(f"start {'; '.join(configs)}\n")
 if float(options.get("model.gamma", 0)) > 1:
     sys.stderr.write(f"error: model.gamma is {options['model.gamma']}; it must be at most 1\n")
     sys.exit(2)

@@ -8,6 +8,7 @@ import sys
 from contextlib import closing, suppress
 from datetime import date
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -66,11 +67,16 @@ def kill(pid: int, *, children: bool = True) -> None:
         process.kill()
 
 
-def refusal(capsys: pytest.CaptureFixture[str], args: list[str]) -> str:
+def configs(folder: Path) -> list[str]:
+    """Return the configurations with which the first trial started."""
+    return (folder / "trials" / "0" / "starts").read_text().removeprefix("start ").split("; ")
+
+
+def refusal(capsys: pytest.CaptureFixture[str], args: list[str], printed: bool = False) -> str:
     with pytest.raises(SystemExit) as error:
         main(args)
     output = capsys.readouterr()
-    assert (error.value.code, output.out) == (2, "")
+    assert (error.value.code, bool(output.out)) == (2, printed)
     (line,) = output.err.splitlines()
     assert line.startswith("error: ")
     return line
@@ -160,26 +166,51 @@ def test_trials_without_their_database_are_refused(tmp_path: Path, capsys: pytes
 
 
 def test_trials_start_from_what_the_sweep_read(tmp_path: Path) -> None:
-    """A group may be another file, beside the configuration; a later change of either is not seen."""
-    config, folder = tmp_path / "config.yaml", tmp_path / "sweep"
+    """A group may be another file, beside the configuration; a later change of either is not seen.
+
+    The folder may have any name.
+    """
+    config, folder = tmp_path / "config.yaml", tmp_path / "lr?%20{0}#"
     config.write_text("data: data.yaml\nmodel: {gamma: 0.5}")
     (tmp_path / "data.yaml").write_text("holdout_from: 2021-01-01")
     main(options(folder, SPACE, "--trials", 1, "--config", config))
-    content = yaml.safe_load((folder / "trials" / "0" / "starts").read_text().removeprefix("start "))
-    assert content == {"data": {"holdout_from": date(2021, 1, 1)}, "model": {"gamma": 0.5}}
+    assert {path.name for path in folder.iterdir()} == {".lock", "cache", "study.db", "trials", "trials.csv"}
+    first, second = map(yaml.safe_load, configs(folder))
+    assert first == yaml.safe_load(Path("tests/small.yaml").read_text())
+    assert second == {"data": {"holdout_from": date(2021, 1, 1)}, "model": {"gamma": 0.5}}
 
 
 def test_trials_are_of_the_workload_of_the_configuration(tmp_path: Path) -> None:
     folder = tmp_path / "sweep"
     main(options(folder, SPACE, "--trials", 1, "--config", "configs/control.yaml"))
-    started_with = (folder / "trials" / "0" / "starts").read_text().removeprefix("start ")
-    assert given(["fit", f"--config={started_with}"], "workload") == "control"
+    assert given(["fit", f"--config={configs(folder)[-1]}"], "workload") == "control"
 
 
 def test_a_trial_below_the_median_that_has_ended_is_complete(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(study, "POLL_S", 2.0)
     after = ["--prune_after.trials", 2, "--prune_after.generations", 4, "--seed", 8]
     main(options(tmp_path / "sweep", SPACE, "--trials", 3, *after))
+    assert [(row["state"], row["generations"]) for row in rows(tmp_path / "sweep")] == [("complete", "4")] * 3
+
+
+def test_a_trial_that_ended_before_its_sweep_was_killed_is_complete(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(study, "POLL_S", 2.0)
+    after = ["--prune_after.trials", 2, "--prune_after.generations", 4, "--seed", 8, "--trials", 3]
+    finish = study.Sweep._finish
+
+    def killed(sweep: Any, trial: Any, *results: Any) -> None:
+        if trial.number == 2:
+            raise OSError("killed")
+        finish(sweep, trial, *results)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(study.Sweep, "_finish", killed)
+        assert refusal(capsys, options(tmp_path / "sweep", SPACE, *after), printed=True).endswith(
+            "killed; the same command resumes"
+        )
+    main(options(tmp_path / "sweep", SPACE, *after))
     assert [(row["state"], row["generations"]) for row in rows(tmp_path / "sweep")] == [("complete", "4")] * 3
 
 
