@@ -95,10 +95,11 @@ class Result:
         """
         from eigen2.cli.training import reopened  # takes a second, which a fit does not need
 
-        module, data = reopened(Path(folder))
+        folder = Path(folder).expanduser()
+        module, data = reopened(folder)
         if not (isinstance(module, ERLModule) and isinstance(data, MarketDataModule)):
             raise UserError(f"the run in {folder} trades no prices: test it with python -m eigen2.cli test")
-        folder = Path(folder).resolve()
+        folder = folder.resolve()
         return cls(module, data, folder, _read_metrics(folder))
 
     @property
@@ -200,7 +201,7 @@ def fit(
     }
     if prices is not None and of_data.get("synthetic") is not None:
         raise UserError("fit is given prices and a synthetic market: leave one out")
-    root, frame, path = Path(folder).resolve(), None, None if prices is None else str(prices)
+    root, frame, path = Path(folder).expanduser().resolve(), None, None if prices is None else str(prices)
     if isinstance(prices, pd.DataFrame):
         frame = frame_prices(prices, of_data.get("features", ()))
         values = pd.util.hash_pandas_object(frame, index=False).to_numpy().tobytes()

@@ -1,6 +1,7 @@
 """The settings of a checkpoint's fit, which `validate` and `test` take unless the command line names others."""
 
 import copy
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
@@ -57,7 +58,7 @@ def with_settings_of_fit(args: Sequence[str], default_root: str) -> list[str]:
     path = given(args, "ckpt_path") or "best"
     if "--help" in args or "-h" in args:
         return [*args]
-    root = Path(given(args, ROOT) or default_root)
+    root = Path(os.path.expanduser(str(given(args, ROOT) or default_root)))
     file = Path(find_checkpoint(root, str(path), or_start=False) or "")
     checkpoint = read_checkpoint(file)
     with altered_as_user_error(f"checkpoint {file}"):

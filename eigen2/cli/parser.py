@@ -116,6 +116,8 @@ def _files(args: Sequence[str]) -> Iterator[tuple[str, set[str]]]:
     for option, name in options_of(args):
         if option not in ("--config", "-c") or name.lstrip().startswith("{"):
             continue
+        if not name:
+            raise UserError("--config needs a file: see --help")
         try:
             settings = read_yaml(name)
         except yaml.MarkedYAMLError as error:

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from functools import partial
 from importlib import import_module
-from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
@@ -104,10 +103,13 @@ class EigenCLI(LightningCLI):
         parser.set_defaults({f"model.{name}": value for name, value in defaults.items()})
 
     def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
-        """Parse; check the seed before Lightning passes it to NumPy."""
+        """Parse; check the seed before Lightning passes it to NumPy, and find the home folder in that of the run."""
         super().parse_arguments(parser, args)
         command = self.config.get("subcommand")  # none if a program builds trainer, model and data without running
-        seed = (self.config[command] if command else self.config).seed_everything
+        config = self.config[command] if command else self.config
+        if (root := config.trainer.default_root_dir) is not None:
+            config.trainer.default_root_dir = os.path.expanduser(root)
+        seed = config.seed_everything
         if isinstance(seed, int) and not isinstance(seed, bool):
             require_range("seed_everything", seed, least=0, most=2**32 - 1)
 
@@ -133,8 +135,7 @@ class EigenCLI(LightningCLI):
         fits, callbacks = self.subcommand == "fit", _as_list(config.get("callbacks"))
 
         def lacks(kind: type, switch: str) -> bool:
-            off = config.get(switch) is False or config.get("barebones")
-            return not off and not _has(callbacks, kind)
+            return config.get(switch) is not False and not _has(callbacks, kind)
 
         added: list[Callback] = [GenerationReport()] if lacks(ProgressBar, "enable_progress_bar") else []
         if fits and lacks(Checkpoint, "enable_checkpointing"):
@@ -166,7 +167,7 @@ class EigenCLI(LightningCLI):
         """Train in the run's folder, which is locked meanwhile; `last` resumes, or starts a new run."""
         root, ckpt_path = Path(self.trainer.default_root_dir), self._get(self.config, "ckpt_path")
         if self._get(self.config, "trainer").get("fast_dev_run"):
-            self.trainer.fit(ckpt_path=ckpt_path, **kwargs)
+            self.trainer.fit(ckpt_path=find_checkpoint(root, ckpt_path, or_start=True), **kwargs)
             return
         is_first = self.trainer.is_global_zero
         with locked_folder(root) if is_first else nullcontext(), stops_at_once(self.trainer):
@@ -300,7 +301,7 @@ def _files_first(args: Sequence[str]) -> list[str]:
     files, options, rest = [], list[str](), iter(args[1:])
     for arg in rest:
         if arg in ("--config", "-c"):
-            files += [arg, *islice(rest, 1)]
+            files += [arg, next(rest, "")]
         elif arg.startswith("--config="):
             files.append(arg)
         else:
@@ -342,6 +343,10 @@ def _cli(args: Sequence[str], **settings: Any) -> EigenCLI:
         if not is_union_error(error):
             raise
         raise UserError(explain(str(error), error)) from error  # raised by a class about its settings
+    except RuntimeError as error:
+        if not str(error).startswith("Early stopping conditioned on metric"):
+            raise
+        raise UserError(str(error)) from error  # which names the metrics that there are
 
 
 def _workload(args: Sequence[str]) -> str:

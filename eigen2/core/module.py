@@ -145,7 +145,9 @@ class GenerationModule(LightningModule, ABC, Generic[Data]):
         if stage == "fit":
             check_trainer(self.trainer)
             check_processes(self.trainer, self.population_size)
-        self.seed = int(os.environ.get("PL_GLOBAL_SEED", "0"))
+        if not (seed := os.environ.get("PL_GLOBAL_SEED", "0")).isdecimal():
+            raise UserError(f"the environment variable PL_GLOBAL_SEED is {seed!r}; unset it, or give a whole number")
+        self.seed = int(seed)
         device = self.trainer.strategy.root_device
         self.memory = PeakEstimate(self.remedy, device, budget_of(self.trainer), processes_here(self.trainer))
         self.build(stage)
@@ -162,7 +164,7 @@ class GenerationModule(LightningModule, ABC, Generic[Data]):
     def begin_generation(self) -> None:
         """Start the generation's clock, and tell the loggers."""
         self.clock.new_generation()
-        self._announce_generation()
+        self._announce_row(None)
         self.generations_run += 1
 
     def validation_step(self, batch: int, batch_idx: int) -> None:
@@ -187,20 +189,20 @@ class GenerationModule(LightningModule, ABC, Generic[Data]):
 
     def on_fit_start(self) -> None:
         """Move an earlier run aside, now that nothing can refuse this one, and a checkpoint to resume is known."""
-        make_room_for_script(self.trainer)
+        make_room_for_script(self.trainer, self)
 
     def on_train_start(self) -> None:
         """Log the settings."""
         for logger in self.loggers:
             logger.log_hyperparams({"seed": self.seed, **self.settings()})
-        self._announce_generation()
+        self._announce_row(None)
         describe_script(self.trainer, self, self.config())
 
-    def _announce_generation(self) -> None:
-        """Tell the loggers which generation begins, before monitors of Lightning log batches as steps."""
+    def _announce_row(self, generation: int | None) -> None:
+        """Tell the loggers whose scalars follow; before, monitors of Lightning log batches as steps."""
         for logger in self.loggers:
             if isinstance(logger, RunLogger):
-                logger.begin(self.current_epoch)
+                logger.begin(generation)
 
     def on_validation_epoch_end(self) -> None:
         """Hand the generation's metrics to loggers and callbacks, once all of them are known."""
@@ -209,6 +211,7 @@ class GenerationModule(LightningModule, ABC, Generic[Data]):
         self.clock.seconds["generation"] = self.clock.elapsed("generation")
         times = {f"time/{phase}_s": self.clock.seconds[phase] for phase in (*self.phases, "generation")}
         self.metrics = self.generation_metrics() | times
+        self._announce_row(self.current_epoch)
         for logger in self.loggers:
             logger.log_metrics(self.metrics, step=self.current_epoch)
         # for callbacks such as checkpoints and early stopping; log_dict would take as long as two optimizer steps
@@ -260,6 +263,9 @@ class GenerationModule(LightningModule, ABC, Generic[Data]):
             raise UserError(f"the checkpoint is of the workload {other}, not {workload}; give --workload {other}")
         if self.fitting:
             require_same_settings(saved["settings"], self.settings())
+            most, done = self.trainer.max_epochs, int(saved["generations"])
+            if most is not None and 0 <= most < done:
+                raise UserError(f"the run has had {done} generations: raise trainer.max_epochs, now {most}, to go on")
         self.check_shapes(checkpoint)
         if not self.fitting:
             self.data.apply_inference_spec(spec["data"])

@@ -86,7 +86,14 @@ class _Checkpoint(ModelCheckpoint):
         return compat.last_checkpoints(self, trainer)
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Find `checkpoints` in the run's folder; raises UserError if a link leads out of that."""
+        """Find `checkpoints` in the run's folder; raises UserError if a link leads out of that.
+
+        Checkpoints without checksums, which other plugins write, would be taken for damaged ones.
+        """
+        writer = trainer.strategy.checkpoint_io
+        durable = isinstance(getattr(writer, "checkpoint_io", writer), DurableCheckpointIO)
+        if stage == "fit" and not (durable or trainer.fast_dev_run):  # type: ignore[attr-defined]
+            raise UserError(f"{type(self).__name__} needs eigen2.DurableCheckpointIO() among the Trainer's plugins")
         folder = Folder(trainer.default_root_dir) / "checkpoints"
         folder.file(self._name)
         self.dirpath = str(folder)  # Lightning would take that of the first logger

@@ -92,13 +92,14 @@ class RunLogger(Logger):
 
     def __init__(self, save_dir: str) -> None:
         super().__init__()
-        self._folder = Folder(save_dir)
+        self._folder = Folder(os.path.expanduser(save_dir))
         self._csv = ResumableCsv(self._folder.path / "metrics.csv")
         self._events: EventFile | None = None
         self._writer: Any = DummyLogger().experiment
         self._row: dict[str, float] = {}
         self._generation: int | None = None
         self._begun: int | None = None
+        self._told = False  # by `begin`
         self._warned: int | None = None
         self._pending: deque[tuple[int, Summary]] = deque(maxlen=MAX_PENDING)
 
@@ -120,18 +121,18 @@ class RunLogger(Logger):
     def log_hyperparams(self, *args: Any, **kwargs: Any) -> None:
         """Do nothing: all settings lie in config.yaml."""
 
-    def begin(self, generation: int) -> None:
-        """Take scalars of this generation alone from now on: Lightning's monitors count batches as steps."""
-        self._begun = generation
+    def begin(self, generation: int | None) -> None:
+        """Take the scalars of this generation alone, or none, from now on: Lightning's monitors count batches."""
+        self._begun, self._told = generation, True
 
     @rank_zero_only
     def log_metrics(self, metrics: Mapping[str, float | torch.Tensor], step: int | None = None) -> None:
         """Log scalars of generation `step`, which must not decrease; NaN stands for no value and draws no point.
 
         What Lightning itself logs, of `validate`, `test` and calls of `self.log`, is left out: it has the key `epoch`,
-        and its steps are batches. So are those of its monitors, of other steps than the generation that has begun.
+        and its steps are batches. So are those of its monitors, before the generation's scalars `begin`.
         """
-        if "epoch" in metrics or (self._begun is not None and step != self._begun):
+        if "epoch" in metrics or (self._told and (self._begun is None or step != self._begun)):
             return
         if step is None or (self._generation is not None and step < self._generation):
             raise ValueError(f"metrics of generation {step} cannot follow generation {self._generation}")
@@ -167,7 +168,7 @@ class RunLogger(Logger):
     @rank_zero_only
     def finalize(self, status: str) -> None:
         """Close both files; an unfinished generation leaves no row. A further fit resumes them."""
-        self._row, self._generation, self._begun = {}, None, None
+        self._row, self._generation, self._begun, self._told = {}, None, None, False
         self._csv.close()
         if self._events is not None:
             self._events.close()

@@ -3,6 +3,7 @@
 import json
 import logging
 import math
+import os
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -48,7 +49,7 @@ def find_checkpoint(root: Path, path: str | None, *, or_start: bool, put_aside: 
     if path is None:
         return None
     folder = root / "checkpoints"
-    file = folder / f"{path}.ckpt" if path in ("best", "last") else Path(path)
+    file = folder / f"{path}.ckpt" if path in ("best", "last") else Path(os.path.expanduser(path))
     if path == "last":
         newest = newest_intact(folder, put_aside)
         if newest is not None or or_start:
@@ -111,19 +112,35 @@ class RunFolder(SaveConfigCallback):
         if not trainer.is_global_zero:
             return
         root = Path(trainer.default_root_dir)
-        if trainer.ckpt_path is None:
+        if not _goes_on(root, trainer, pl_module):
             _move_aside(root)
         _write(root / "config.yaml", self.parser.dump(self.config, skip_none=False))
         _write_provenance(root, pl_module)
 
 
-def make_room_for_script(trainer: Trainer) -> None:
+def make_room_for_script(trainer: Trainer, module: LightningModule) -> None:
     """Move an earlier run aside for a new fit by a script with a `RunLogger`; the command line has `RunFolder`."""
-    folder = _folder_of_script(trainer)
-    if folder is not None and trainer.ckpt_path is None and trainer.current_epoch == 0:
+    folder, fits_on = _folder_of_script(trainer), trainer.ckpt_path is None and trainer.current_epoch > 0
+    if folder is not None and not fits_on and not _goes_on(folder, trainer, module):
         _move_aside(folder)
         if (root := Path(trainer.default_root_dir)).resolve() != folder.resolve():  # of checkpoints and memory.csv
             _move_aside(root)
+
+
+def _goes_on(root: Path, trainer: Trainer, module: Any) -> bool:
+    """Return whether the fit resumes the run in `root`: from a checkpoint there, or from one of its seed and settings.
+
+    An earlier run, which lies deeper in the folder, may be resumed in place of a later one.
+    """
+    if trainer.ckpt_path is None:
+        return False
+    if Path(trainer.ckpt_path).resolve().parent == (Path(trainer.default_root_dir) / "checkpoints").resolve():
+        return True
+    try:
+        there = json.loads((root / "run.json").read_text())
+        return all(there[name] == own for name, own in json.loads(_as_json(_identity(module))).items())
+    except (OSError, ValueError, LookupError, TypeError):  # no run that can be told apart
+        return True
 
 
 def describe_script(trainer: Trainer, module: LightningModule, config: Mapping[str, Any]) -> None:
@@ -169,10 +186,18 @@ def _finite(value: Any) -> Any:
 def _write_provenance(root: Path, module: Any) -> None:
     """Write run.json: what the results of a `GenerationModule` depend on."""
     record = {
-        "seed": module.seed,
         **describe_run(),
         "data": module.data.describe(),
         "fitness": dict(module.data.fitness_labels),
-        "settings": module.settings(),
+        **_identity(module),
     }
-    _write(root / "run.json", json.dumps(_finite(record), indent=1, default=str, allow_nan=False) + "\n")
+    _write(root / "run.json", _as_json(record) + "\n")
+
+
+def _identity(module: Any) -> dict[str, Any]:
+    """Return what tells the runs of a folder apart."""
+    return {"seed": module.seed, "settings": module.settings()}
+
+
+def _as_json(record: Mapping[str, Any]) -> str:
+    return json.dumps(_finite(record), indent=1, default=str, allow_nan=False)

@@ -29,6 +29,9 @@ def check_config(config: Mapping[str, Any]) -> None:
         ("max_epochs", lambda value: value == 0, "give at least 1 generation, or -1 for no end"),
         ("max_time", lambda value: isinstance(value, Mapping), "leave it out: a generation is not cut"),
         ("val_check_interval", lambda value: isinstance(value, Mapping), "leave it out: a generation is not cut"),
+        ("limit_val_batches", lambda value: value == 0, "leave it out: validation is one batch"),
+        ("limit_test_batches", lambda value: value == 0, "leave it out: a test is one batch"),
+        ("barebones", lambda value: value, "leave it out: a run needs its logger and checkpoints"),
     ):
         if (value := config.get(name)) is not None and refused(value):
             raise UserError(f"trainer.{name} is {value}; {remedy}")

@@ -1,6 +1,7 @@
 """The command line end to end: runs, errors of one line, and help."""
 
 import csv
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -67,6 +68,10 @@ def refusal(capsys: pytest.CaptureFixture[str], *options: object, command: str =
         ('--trainer.max_time={"hours":1}', "trainer.max_time is "),
         ("--trainer.accumulate_grad_batches 2", "use model.accumulate"),
         ("--trainer.gradient_clip_val 1", "use model.max_grad_norm"),
+        ("--trainer.barebones true", "trainer.barebones is True; leave it out"),
+        ("--trainer.limit_test_batches 0", "trainer.limit_test_batches is 0; leave it out"),
+        ("--trainer.fast_dev_run 1 --ckpt_path best", "there is no checkpoint at "),
+        ("--config", "--config needs a file: see --help"),
         ("--trainer.accelerator tpu", "trainer: Requirement 'torch_xla"),
         ("--trainer.callbacks+=callbacks.Nope", "module 'callbacks' has no attribute 'Nope'"),
         ("--trainer.default_root_dir /proc/nowhere", "cannot write to trainer.default_root_dir /proc/nowhere"),
@@ -182,6 +187,50 @@ def test_validate_reproduces_the_fit_and_keeps_its_curves(run: Path, capsys: pyt
         shown = f"champion     validation fitness {best:.4f} (log return, % a window)"
         assert shown in capsys.readouterr().out.splitlines()
         assert (run / "metrics.csv").read_text() == curves
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            "--trainer.max_epochs 3 --ckpt_path last",
+            "the run has had 4 generations: raise trainer.max_epochs, now 3, to",
+        ),
+        (
+            "--trainer.max_epochs 5 --trainer.callbacks+=EarlyStopping --trainer.callbacks.monitor nope",
+            "`nope` which is not available",
+        ),
+    ],
+)
+def test_what_a_resumed_run_cannot_take_is_one_line(
+    options: str, message: str, run: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    shutil.copytree(run, tmp_path / "run")
+    assert message in refusal(
+        capsys, "--trainer.default_root_dir", tmp_path / "run", "--ckpt_path", "last", *options.split()
+    )
+
+
+def test_a_run_may_lie_in_the_home_folder(
+    run: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(run, tmp_path / "run")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    main(["fit", *SMALL, "--trainer.default_root_dir=~/run", "--trainer.max_epochs=5", "--ckpt_path=last"])
+    assert len(table(tmp_path / "run" / "metrics.csv")) == 5
+    capsys.readouterr()
+    for path in ("best", "~/run/checkpoints/best.ckpt"):
+        main(["validate", "--trainer.default_root_dir=~/run", f"--ckpt_path={path}"])
+    assert capsys.readouterr().out.count("validation fitness") == 2
+    assert not (ROOT / "~").exists()
+
+
+def test_a_seed_of_the_environment_that_is_no_number_is_named(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PL_GLOBAL_SEED", "abc")
+    line = refusal(capsys, "--trainer.default_root_dir", tmp_path, "--seed_everything", "false")
+    assert line == "the environment variable PL_GLOBAL_SEED is 'abc'; unset it, or give a whole number"
 
 
 def test_a_refused_run_leaves_the_previous_run_unchanged(run: Path, capsys: pytest.CaptureFixture[str]) -> None:

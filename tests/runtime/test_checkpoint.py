@@ -18,6 +18,7 @@ from eigen2.erl.module import ERLModule
 from eigen2.errors import TERMINATED, StoppedBySignal, UserError
 from eigen2.files import Folder
 from eigen2.runtime.checkpoint import (
+    ChampionCheckpoint,
     DurableCheckpointIO,
     GenerationCheckpoint,
     earlier_checkpoints,
@@ -252,6 +253,13 @@ def test_a_run_resumed_from_an_earlier_generation_leaves_none_of_the_abandoned_o
     assert len(earlier_checkpoints(folder)) == 2  # a trial deletes nothing
     assert fit(5, folder / "generation-00003.ckpt") == [4, 3]  # of the 4 and 5 that were, none is left
     assert fit(7, folder / "last.ckpt") == [6, 5, 4]
+
+
+def test_checkpoints_without_checksums_are_refused(tmp_path: Path) -> None:
+    """They would be taken for damaged ones."""
+    trainer = make_trainer(ChampionCheckpoint(), default_root_dir=tmp_path, enable_checkpointing=True)
+    with pytest.raises(UserError, match=r"^ChampionCheckpoint needs eigen2.DurableCheckpointIO\(\) among"):
+        trainer.fit(ERLModule(population_size=2, gradient_steps=1), ProbeRollouts(AIM))
 
 
 def test_another_logger_does_not_move_the_checkpoints(tmp_path: Path) -> None:

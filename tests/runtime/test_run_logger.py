@@ -1,6 +1,7 @@
 """The logger of a run: its files hold the generations of its fits, and nothing else."""
 
 import errno
+import json
 import os
 import shutil
 from pathlib import Path
@@ -14,7 +15,7 @@ from lightning.pytorch.demos.boring_classes import BoringModel
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from eigen2.erl.module import ERLModule
-from eigen2.runtime.checkpoint import GenerationCheckpoint
+from eigen2.runtime.checkpoint import DurableCheckpointIO, GenerationCheckpoint
 from eigen2.runtime.logger import EventFile, RunLogger
 from tests.erl.probe import AIM, ProbeRollouts, make_trainer
 
@@ -99,18 +100,38 @@ def test_a_folder_that_is_deleted_leaves_no_file_open(tmp_path: Path) -> None:
     logger.finalize("success")
 
 
+def fit_by_script(root: Path, epochs: int, checkpoint: Path | None = None) -> None:
+    """Fit with a Trainer of one's own; weights and data are those of tests."""
+    options: dict[str, Any] = {"logger": RunLogger(str(root)), "default_root_dir": root, "enable_checkpointing": True}
+    trainer = make_trainer(GenerationCheckpoint(), epochs=epochs, plugins=[DurableCheckpointIO()], **options)
+    module, data = ERLModule(population_size=2, gradient_steps=3), ProbeRollouts(AIM)
+    trainer.fit(module, datamodule=data, ckpt_path=checkpoint, weights_only=True)
+
+
 def test_a_new_fit_by_a_script_moves_the_run_before_aside(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     root = tmp_path / "run"
     for epochs, path in ((1, None), (3, root / "checkpoints" / "last.ckpt"), (1, None)):
-        options: dict[str, Any] = {"logger": RunLogger(str(root)), "default_root_dir": root}
-        trainer = make_trainer(GenerationCheckpoint(), epochs=epochs, enable_checkpointing=True, **options)
-        module, data = ERLModule(population_size=2, gradient_steps=3), ProbeRollouts(AIM)
-        trainer.fit(module, datamodule=data, ckpt_path=path, weights_only=True)
+        fit_by_script(root, epochs, path)
     assert capsys.readouterr().out.count(f"An earlier run in {root} was moved to {root / 'earlier' / '1'}.") == 1
     for folder, generations in ((root / "earlier" / "1", 3), (root, 1)):
         assert len(pd.read_csv(folder / "metrics.csv")) == generations
         assert (folder / "checkpoints" / "last.ckpt").exists()
         assert (folder / "config.yaml").exists()
+
+
+def test_an_earlier_run_that_goes_on_moves_the_later_one_aside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root, earlier = tmp_path / "run", tmp_path / "run" / "earlier"
+    for seed in ("7", "8"):
+        monkeypatch.setenv("PL_GLOBAL_SEED", seed)
+        fit_by_script(root, 1)
+    fit_by_script(root, 2, earlier / "1" / "checkpoints" / "last.ckpt")
+    shutil.copy(root / "checkpoints" / "last.ckpt", tmp_path / "copy.ckpt")
+    fit_by_script(root, 3, tmp_path / "copy.ckpt")  # of the very run
+    assert sorted(path.name for path in earlier.iterdir()) == ["1", "2"]
+    for folder, seed, generations in ((root, 7, [1, 2]), (earlier / "1", 7, [0]), (earlier / "2", 8, [0])):
+        assert json.loads((folder / "run.json").read_text())["seed"] == seed
+        assert pd.read_csv(folder / "metrics.csv")["generation"].tolist() == generations
+        assert (folder / "checkpoints" / "last.ckpt").exists()
 
 
 def test_lightnings_monitors_leave_generations_alone(tmp_path: Path) -> None:
@@ -122,3 +143,4 @@ def test_lightnings_monitors_leave_generations_alone(tmp_path: Path) -> None:
     table = pd.read_csv(root / "metrics.csv")
     assert table["generation"].tolist() == [0, 1, 2]
     assert table["fitness/mean"].notna().all()
+    assert not [name for name in table if name.startswith("lr-")], "a point of the first generation alone"
