@@ -42,6 +42,8 @@ def make(env_id: str, settings: Mapping[str, Any], max_episode_steps: int | None
         fault = f"unbounded actions {action}; register it with a wrapper that bounds them, such as TransformAction"
     elif made.spec is None or made.spec.max_episode_steps is None:
         fault = "episodes without end; set data.max_episode_steps"
+    elif 0 in action.shape:
+        fault = f"actions {action}, of no numbers"
     elif not observation.is_np_flattenable:
         fault = f"observations {observation}, which no vector of numbers can hold"
     if fault is not None:
@@ -84,7 +86,7 @@ class ControlEnvironment:
         settings: Mapping[str, Any] | None = None,
         max_episode_steps: int | None = None,
     ) -> None:
-        self.agents, self.windows = agents, windows
+        self.agents, self.windows, self._made_with = agents, windows, (env_id, settings or {})
         self.copies = [make(env_id, settings or {}, max_episode_steps) for _ in range(agents * windows)]
         first = self.copies[0]
         space, shape = first.action_space, first.observation_space.shape
@@ -99,7 +101,7 @@ class ControlEnvironment:
         self._state, self._reward = np.zeros((count, *shape), np.float32), np.zeros(count, np.float32)
         self._length = np.zeros(count, np.int64)
         self._terminated, self._truncated = np.ones(count, bool), np.zeros(count, bool)
-        with _errors_named(env_id, settings or {}):  # some settings fail only here
+        with _errors_named(*self._made_with):  # some settings fail only here
             before, _ = first.reset(seed=0)
             after, reward, *_ = first.step((space.low / 2 + space.high / 2).astype(space.dtype))
             _require_shapes((before, after), shape, reward)
@@ -119,8 +121,9 @@ class ControlEnvironment:
         seeds = list(options.get("seeds", ())) if seed is None else [seed + i for i in range(self.windows)]
         if len(seeds) != self.windows:
             raise ValueError(f"{len(seeds)} seeds for {self.windows} windows")
-        for i, copy in enumerate(self.copies):
-            self._state[i], _ = copy.reset(seed=int(seeds[i % self.windows]))
+        with _errors_named(*self._made_with):
+            for i, copy in enumerate(self.copies):
+                self._state[i], _ = copy.reset(seed=int(seeds[i % self.windows]))
         for each in (self._reward, self._terminated, self._truncated, self._length):
             each[:] = 0
         if "playing" in options:
@@ -130,15 +133,20 @@ class ControlEnvironment:
     def step(
         self, action: Float32[Tensor, "agents windows ..."]
     ) -> tuple[dict[str, Tensor], Tensor, Tensor, Tensor, dict[str, Any]]:
-        """Step the copies whose episode has not ended; the others keep their last state, with reward 0."""
+        """Step the copies whose episode has not ended; the others keep their last state, with reward 0.
+
+        In place of a number that is NaN, which no space holds, an action has 0 or the bound next to it. Raises a
+        UserError for whatever the environment raises.
+        """
         space = self.action_space
         native = action.numpy().astype(space.dtype).reshape(len(self.copies), *self.action_shape)
-        native = native.clip(space.low, space.high)  # float32 may round beyond a bound
+        native = np.nan_to_num(native).clip(space.low, space.high)  # float32 may round beyond a bound
         self._reward[:] = 0
-        for i in np.flatnonzero(~(self._terminated | self._truncated)):
-            self._state[i], pay, self._terminated[i], self._truncated[i], _ = self.copies[i].step(native[i])
-            self._reward[i] = np.asarray(pay).item()  # it may be an array of one number
-            self._length[i] += 1
+        with _errors_named(*self._made_with):
+            for i in np.flatnonzero(~(self._terminated | self._truncated)):
+                self._state[i], pay, self._terminated[i], self._truncated[i], _ = self.copies[i].step(native[i])
+                self._reward[i] = np.asarray(pay).item()  # it may be an array of one number
+                self._length[i] += 1
         reward, terminated, truncated = map(self._tensor, (self._reward, self._terminated, self._truncated))
         return {"state": self._tensor(self._state)}, reward, terminated, truncated, {}
 

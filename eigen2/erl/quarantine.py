@@ -107,10 +107,11 @@ class Quarantine:
         """
         needed = failed[int(one_learner) :] if evolution else failed
         if needed.all():
+            environment = "look whether the environment returns such observations or rewards; if not, "
             raise RunStopped(
                 f"all agents{' that evolve' * (len(needed) < len(failed))} ({len(needed)}) failed in generation "
-                f"{generation}, not finite: {self.fault_names()}; start again with a lower model.actor_lr, "
-                "model.critic_lr, model.max_grad_norm or model.reward_scale",
+                f"{generation}, not finite: {(names := self.fault_names())}; {environment * (names == RETURNS)}"
+                "start again with a lower model.actor_lr, model.critic_lr, model.max_grad_norm or model.reward_scale",
                 ALL_AGENTS_FAILED,
             )
         rows = self.affected.nonzero().flatten().tolist()

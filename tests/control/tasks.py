@@ -20,14 +20,14 @@ class Count(gymnasium.Env[np.ndarray, np.ndarray]):
 
     def __init__(self, ends: int = 4, pays: Any = 1.0, fails: str = "", shows: int = 2) -> None:
         self.ends, self.pays, self.fails, self.shows = ends, pays, fails, shows
+        self.steps: int | None = None
+        self.resets = 0
         self.fail("init")
         if fails == "memory":
             raise MemoryError
-        self.steps: int | None = None
-        self.resets = 0
 
     def fail(self, where: str) -> None:
-        if self.fails == where:
+        if self.fails == (where if self.resets < 2 else f"{where} later"):
             raise OSError("no such\nfile")
 
     def reset(
@@ -44,6 +44,7 @@ class Count(gymnasium.Env[np.ndarray, np.ndarray]):
         self.fail("step")
         assert self.steps is not None
         assert self.steps < self.ends, "stepped after its end"
+        assert self.action_space.contains(action)
         # the sooner, the larger the action: copies end at different times
         self.steps += 1 if float(action[0]) < 4 else 2
         over = self.steps >= self.ends
@@ -77,6 +78,10 @@ class Huge64(Count):
     action_space = spaces.Box(0.0, 1e300, (1,), np.float64)
 
 
+class Inert(Count):
+    action_space = spaces.Box(0.0, 1.0, (0,))
+
+
 class Sequences(Count):
     observation_space = spaces.Sequence(spaces.Discrete(2))
 
@@ -88,6 +93,7 @@ for name, kind, limit in (
     ("Unbounded", Unbounded, 3),
     ("Huge", Huge, 3),
     ("Huge64", Huge64, 3),
+    ("Inert", Inert, 3),
     ("Sequences", Sequences, 3),
 ):
     gymnasium.register(f"tests/{name}-v0", entry_point=kind, max_episode_steps=limit)

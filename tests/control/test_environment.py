@@ -121,6 +121,7 @@ def test_dictionaries_become_vectors() -> None:
         ("tests/Unbounded-v0", "has unbounded actions"),
         ("tests/Huge-v0", "has unbounded actions"),
         ("tests/Huge64-v0", "has unbounded actions"),
+        ("tests/Inert-v0", r"has actions Box\(.*\), of no numbers"),
         ("tests/Endless-v0", "has episodes without end; set data.max_episode_steps"),
         ("tests/Sequences-v0", "which no vector of numbers can hold"),
         ("Pendulm-v1", "Pendulm"),
@@ -175,6 +176,25 @@ def test_settings_that_fail_only_when_used_are_refused(env_id: str, settings: di
         UserError, match=rf"data\.env_id {env_id} with data\.env_settings {re.escape(str(settings))}: .*{said}"
     ):
         made(env_id=env_id, settings=settings)
+
+
+@pytest.mark.parametrize("fails", ["reset later", "step later"])
+def test_an_environment_that_fails_later_is_named(fails: str) -> None:
+    env = made(settings={"fails": fails})
+    env.reset(seed=0)
+    with pytest.raises(UserError, match=rf"^data\.env_id tests/Count-v0 .*'{fails}'}}: no such file$"):
+        play(env, lambda seen: torch.zeros(2, 3, 1), SEEDS)
+
+
+def test_an_agent_whose_actions_are_not_finite_harms_no_other() -> None:
+    """The environment asserts that actions are in its space; a return is NaN where one was not finite."""
+
+    def policy(seen: dict[str, torch.Tensor]) -> torch.Tensor:
+        return torch.stack([torch.zeros(3, 1), torch.tensor([[torch.nan], [torch.inf], [0.0]])])
+
+    returns = play(made(), policy, SEEDS)
+    assert returns.isfinite().tolist() == [[True] * 3, [False, False, True]]
+    assert torch.equal(returns[0], play(made(), lambda seen: torch.zeros(2, 3, 1), SEEDS)[0])
 
 
 def test_lack_of_memory_is_not_called_a_mistake() -> None:

@@ -19,6 +19,7 @@ from eigen2.core.randomness import Role, generator
 from eigen2.core.replay import Field
 from eigen2.erl.learners import DDPG
 from eigen2.erl.module import ERLModule
+from eigen2.runtime.checkpoint import DurableCheckpointIO
 
 
 @dataclass(frozen=True)
@@ -149,6 +150,7 @@ def make_trainer(*callbacks: Callback, epochs: int = 1, **settings: Any) -> Trai
     """A Trainer that writes nothing, unless told to."""
     quiet = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False)
     defaults: dict[str, Any] = {**quiet, "num_sanity_val_steps": 0, "accelerator": "cpu", "devices": 1}
+    defaults["plugins"] = [DurableCheckpointIO()]
     return Trainer(max_epochs=epochs, callbacks=list(callbacks), **{**defaults, **settings})
 
 

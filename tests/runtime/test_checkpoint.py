@@ -241,7 +241,7 @@ def test_a_run_resumed_from_an_earlier_generation_leaves_none_of_the_abandoned_o
 
     def fit(epochs: int, ckpt_path: Path | None = None) -> list[int]:
         keeper = GenerationCheckpoint(keep=3)
-        settings = {"default_root_dir": tmp_path, "enable_checkpointing": True, "plugins": [DurableCheckpointIO()]}
+        settings = {"default_root_dir": tmp_path, "enable_checkpointing": True}
         trainer = make_trainer(keeper, epochs=epochs, **settings)
         trainer.fit(ERLModule(population_size=2, gradient_steps=1), ProbeRollouts(AIM), ckpt_path=ckpt_path)
         return [verify_checksum(path) for path in (folder / "last.ckpt", *earlier_checkpoints(folder))]
@@ -257,13 +257,13 @@ def test_a_run_resumed_from_an_earlier_generation_leaves_none_of_the_abandoned_o
 
 def test_checkpoints_without_checksums_are_refused(tmp_path: Path) -> None:
     """They would be taken for damaged ones."""
-    trainer = make_trainer(ChampionCheckpoint(), default_root_dir=tmp_path, enable_checkpointing=True)
+    trainer = make_trainer(ChampionCheckpoint(), default_root_dir=tmp_path, enable_checkpointing=True, plugins=[])
     with pytest.raises(UserError, match=r"^ChampionCheckpoint needs eigen2.DurableCheckpointIO\(\) among"):
         trainer.fit(ERLModule(population_size=2, gradient_steps=1), ProbeRollouts(AIM))
 
 
 def test_another_logger_does_not_move_the_checkpoints(tmp_path: Path) -> None:
-    settings = {"default_root_dir": tmp_path, "enable_checkpointing": True, "plugins": [DurableCheckpointIO()]}
+    settings = {"default_root_dir": tmp_path, "enable_checkpointing": True}
     trainer = make_trainer(GenerationCheckpoint(), logger=CSVLogger(tmp_path / "elsewhere"), **settings)
     trainer.fit(ERLModule(population_size=2, gradient_steps=1), ProbeRollouts(AIM))
     assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["last.ckpt"]
@@ -274,7 +274,7 @@ def test_an_error_of_a_logger_is_none_of_the_disk(tmp_path: Path, caplog: pytest
         def after_save_checkpoint(self, checkpoint_callback: object) -> None:
             raise ConnectionError("no network")
 
-    settings = {"default_root_dir": tmp_path, "enable_checkpointing": True, "plugins": [DurableCheckpointIO()]}
+    settings = {"default_root_dir": tmp_path, "enable_checkpointing": True}
     trainer = make_trainer(GenerationCheckpoint(), logger=Offline(tmp_path), **settings)
     with pytest.raises(ConnectionError):
         trainer.fit(ERLModule(population_size=2, gradient_steps=1), ProbeRollouts(AIM))
@@ -285,7 +285,7 @@ def test_an_error_of_a_logger_is_none_of_the_disk(tmp_path: Path, caplog: pytest
 @pytest.mark.parametrize("name", [None, "elsewhere"])
 def test_the_last_checkpoint_is_found_whatever_the_logger(name: str | None, tmp_path: Path) -> None:
     """Lightning looks for it before setup, where the first logger writes."""
-    settings = {"default_root_dir": tmp_path, "enable_checkpointing": True, "plugins": [DurableCheckpointIO()]}
+    settings = {"default_root_dir": tmp_path, "enable_checkpointing": True}
     settings["logger"] = False if name is None else CSVLogger(tmp_path / name)
     for epochs, first in ((2, 0), (4, 2)):
         begun = list[int]()

@@ -15,7 +15,7 @@ from lightning.pytorch.demos.boring_classes import BoringModel
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from eigen2.erl.module import ERLModule
-from eigen2.runtime.checkpoint import DurableCheckpointIO, GenerationCheckpoint
+from eigen2.runtime.checkpoint import GenerationCheckpoint
 from eigen2.runtime.logger import EventFile, RunLogger
 from tests.erl.probe import AIM, ProbeRollouts, make_trainer
 
@@ -103,7 +103,7 @@ def test_a_folder_that_is_deleted_leaves_no_file_open(tmp_path: Path) -> None:
 def fit_by_script(root: Path, epochs: int, checkpoint: Path | None = None) -> None:
     """Fit with a Trainer of one's own; weights and data are those of tests."""
     options: dict[str, Any] = {"logger": RunLogger(str(root)), "default_root_dir": root, "enable_checkpointing": True}
-    trainer = make_trainer(GenerationCheckpoint(), epochs=epochs, plugins=[DurableCheckpointIO()], **options)
+    trainer = make_trainer(GenerationCheckpoint(), epochs=epochs, **options)
     module, data = ERLModule(population_size=2, gradient_steps=3), ProbeRollouts(AIM)
     trainer.fit(module, datamodule=data, ckpt_path=checkpoint, weights_only=True)
 

@@ -63,12 +63,12 @@ class Behavior(NamedTuple):
     adjustment: Float64[np.ndarray, " models"]
 
 
-def require_known(numbers: Iterable[int]) -> None:
+def require_known(numbers: Iterable[float]) -> None:
     """Raise UserError for a number that is neither one of Scott and Burgan's 40 nor a non-burnable one."""
     if unknown := sorted(set(numbers) - FUEL_MODELS.keys() - set(NON_BURNABLE)):
         remedy = "use Scott and Burgan's 101 to 204 (LANDFIRE's FBFM40)"
         bare = ", ".join(map(str, NON_BURNABLE))
-        raise UserError(f"fuel model {unknown[0]} is not known; {remedy}, or {bare} for what does not burn")
+        raise UserError(f"fuel model {unknown[0]:g} is not known; {remedy}, or {bare} for what does not burn")
 
 
 def behavior(numbers: Iterable[int], moisture: Moisture | None = None) -> Behavior:

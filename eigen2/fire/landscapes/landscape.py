@@ -97,7 +97,7 @@ class Terrain:
     Args:
         fuel: share of the cells by fuel model, without water (0 or more each, in all above 0; scaled to a sum of 1).
         water: share of the cells in lakes, in the lowest ground (0 to below 1).
-        slope: mean slope, rise over run (above 0).
+        slope: mean slope, rise over run (above 0, at most 2; mountains have 0.2 to 0.5).
         patchiness: how fast the spectral power of the vegetation falls with the frequency (0 or more); at 0 each cell
             is of its own, and patches grow with it.
     """
@@ -117,7 +117,7 @@ class Terrain:
         if not any(share for model, share in self.fuel.items() if model not in NON_BURNABLE):
             raise UserError("terrain.fuel has no model that burns with a share above 0; give one")
         require_range("terrain.water", self.water, least=0, below=1)
-        require_range("terrain.slope", self.slope, above=0, most=20)
+        require_range("terrain.slope", self.slope, above=0, most=2)  # a single cell may have 20
         require_range("terrain.patchiness", self.patchiness, least=0, most=10)
         require_range("terrain.cell_size", self.cell_size, above=0)
 

@@ -3,6 +3,7 @@
 The fire model would silently accept values in wrong units, so implausible values are refused.
 """
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -38,7 +39,8 @@ MISSING = f"if that marks missing data, declare it: {DECLARE}"
 SPLIT_OF_BLOCK = ("train", "validation", "test", "train", "train")
 """Split of the tiles of a block, by `(2 * block row + block column) % 5`."""
 BLOCK = 4  # tiles along the edge of a block
-FEET = ("ft", "foot", "feet", "us-ft", "ftus", "us survey foot")  # units that a file may declare
+FEET = re.compile(r"f(oo|ee)?t")  # in a unit that a file may declare: ft, US survey foot, us-ft
+STRETCHED = re.compile(r'PROJECTION\["(Mercator|Equirectangular)')  # more than others, the farther from the equator
 BURNABLE = 0.5  # least share of a tile's cells that must burn
 
 
@@ -102,9 +104,9 @@ class Raster(NamedTuple):
 def read_region(files: RegionFiles) -> Region:
     """Read the rasters of a region; raise UserError if a file or rasterio is missing, or values cannot be right.
 
-    Row 0 becomes the northern edge, whichever way a file is oriented. A cell that lacks data in any of the files, or a
-    neighbour's elevation, does not burn. A projection in feet is converted; a file without a projection is assumed to
-    have that of the others, or one in m.
+    Row 0 becomes the northern edge, whichever way a file is oriented. A cell that lacks data in any file but slope and
+    aspect, or a neighbour's elevation, does not burn. A projection in feet is converted; a file without a projection is
+    assumed to have that of the others, or one in m.
     """
     require_room("a region", count_cells(files.elevation), READ_BYTES, "cut a smaller one out: gdalwarp -te")
     rasters = {name: _read(path) for name, path in files.given().items()}
@@ -246,11 +248,11 @@ def _grid_problems(source: Any) -> Iterator[str]:
         yield "has no place on the ground; give it one: gdal_translate -a_ullr LEFT TOP RIGHT BOTTOM -a_srs EPSG:NUMBER"
     if crs is not None and not (crs.is_geographic or crs.is_projected):
         yield f"is in {crs}, which is no map projection; {PROJECT}"
-    if crs is not None and (crs.is_geographic or crs.to_epsg() == 3857):
+    if crs is not None and (crs.is_geographic or STRETCHED.search(crs.to_wkt())):
         yield f"is in {crs}, whose units are not metres on the ground; {PROJECT}"
     if at.b or at.d or abs(abs(at.e) - at.a) > 1e-3 * at.a:
         yield f"is not north-up with square cells ({tuple(at)[:6]}); make it so: gdalwarp -tr SIZE SIZE IN.tif OUT.tif"
-    if (unit := (source.units[0] or "").lower()) in FEET:
+    if FEET.search(unit := (source.units[0] or "").lower()):
         yield f"has values in {unit}; convert it to metres: gdal_calc.py -A IN.tif --calc=A*0.3048 --outfile=OUT.tif"
     if crs is None and at.a < 0.5:
         yield f"has cells of {at.a:g} and no projection; that looks like degrees: {PROJECT}"
@@ -278,7 +280,7 @@ def _value_problems(name: str, known: NDArray[np.float64]) -> Iterator[str]:
         if (old := numbers[(numbers >= 1) & (numbers <= 13)]).size:
             yield f"holds fuel model {old[0]:g}, one of Anderson's 13; give Scott and Burgan's 40 (LANDFIRE's FBFM40)"
         try:
-            require_known(numbers.astype(int).tolist())
+            require_known(numbers.tolist())
         except UserError as error:
             yield f"is wrong: {error}; {MISSING}"
         return

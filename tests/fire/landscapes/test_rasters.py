@@ -45,6 +45,8 @@ def write(
         file.write(bands)
         if "scale" in options:
             file.scales, file.offsets = (options.pop("scale"),), (options.pop("offset"),)
+        if "unit" in options:
+            file.units = (options.pop("unit"),)
     return str(path)
 
 
@@ -140,7 +142,11 @@ def test_cells_without_data_do_not_burn(tmp_path: Path) -> None:
             {"transform": rasterio.Affine.identity()},
             "no place on the ground.*gdal_translate -a_ullr",
         ),
-        ("fuel", HILLS.fuel, {"crs": "EPSG:3857"}, "EPSG:3857, whose units are not metres.*UTM"),
+        *(
+            ("fuel", HILLS.fuel, {"crs": crs}, f"{crs}, whose units are not metres.*UTM")
+            for crs in ("EPSG:3857", "EPSG:3395", "EPSG:4087")
+        ),
+        ("fuel", np.full((24, 24), 1e30), {}, r"fuel model 1e\+30 is not known"),
         ("fuel", np.full((24, 24), 5), {}, "fuel model 5.*Anderson's 13.*FBFM40"),
         ("fuel", np.full((24, 24), 150), {}, "fuel model 150.*FBFM40"),
         ("fuel", np.full((24, 24), 101.5), {}, "101.5.*whole numbers.*-r near"),
@@ -148,6 +154,10 @@ def test_cells_without_data_do_not_burn(tmp_path: Path) -> None:
         ("fuel", np.full((24, 24), 32767), {}, "32767.*missing data.*gdal_edit.py -a_nodata"),
         ("elevation", np.full((24, 24), 12_000), {}, "12000.*feet"),
         ("elevation", np.full((24, 24), np.inf), {}, "inf.*nodata"),
+        *(
+            ("elevation", HILLS.elevation, {"unit": unit}, f"has values in {unit.lower()}; convert it to metres")
+            for unit in ("ft", "US survey foot", "international foot", "foot_us", "Feet")
+        ),
         ("elevation", CLIFF, {}, "rises by 40 m a metre.*more than 20.*gdal_edit.py -a_nodata, else resample"),
         ("canopy_cover", np.full((24, 24), 140), {}, "140.*0 to 100"),
         ("canopy_cover", HILLS.canopy_cover, {}, "whole numbers"),
