@@ -32,6 +32,8 @@ def _errors_named(env_id: str, settings: Mapping[str, Any]) -> Iterator[None]:
 
 def make(env_id: str, settings: Mapping[str, Any], max_episode_steps: int | None) -> gymnasium.Env[Any, Any]:
     """Make one environment with flat observations; raise UserError if it does not exist or does not suit agents."""
+    if "max_episode_steps" in settings:
+        raise UserError("data.env_settings has max_episode_steps; give it as data.max_episode_steps")
     with _errors_named(env_id, settings):
         made = gymnasium.make(env_id, max_episode_steps=max_episode_steps, disable_env_checker=True, **settings)
     action, observation = made.action_space, made.observation_space

@@ -140,6 +140,8 @@ def test_settings_of_the_environment_reach_it_and_wrong_ones_are_refused() -> No
     assert (returns > 2 * 3 * 2).all()
     with pytest.raises(UserError, match="unexpected keyword argument 'pay'"):
         made(settings={"pay": 3.0})
+    with pytest.raises(UserError, match=r"has max_episode_steps; give it as data\.max_episode_steps$"):
+        made(settings={"max_episode_steps": 3})
 
 
 def test_a_reward_may_be_an_array_of_one_number() -> None:
