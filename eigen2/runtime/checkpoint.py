@@ -105,10 +105,19 @@ class _Checkpoint(ModelCheckpoint):
         return os.path.join(self.dirpath or "", self._name)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Forget the score of a file that is not here, so that the next generation writes it."""
+        """Forget the score of a file that is not here, so that the next generation writes it.
+
+        One of this or a later generation is of a run that did not go on here: it was resumed from before them.
+        """
         super().on_train_start(trainer, pl_module)
-        if not trainer.strategy.broadcast(os.path.exists(self.path)):
+        if not trainer.strategy.broadcast(self._is_before(trainer.current_epoch)):
             self._restore(None)
+
+    def _is_before(self, generation: int) -> bool:
+        try:
+            return generation_of(Path(self.path)) < generation
+        except (OSError, DamagedFile):
+            return False
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Save as ModelCheckpoint does, and after a failed write; log an error of the disk."""

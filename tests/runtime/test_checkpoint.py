@@ -24,11 +24,12 @@ from eigen2.runtime.checkpoint import (
     earlier_checkpoints,
     keep_earlier,
     newest_intact,
+    save_archive,
     write_part,
 )
-from eigen2.runtime.checksums import verify_checksum, write_checksum
+from eigen2.runtime.checksums import generation_of, verify_checksum, write_checksum
 from tests.command import eigen2, in_fork
-from tests.erl.probe import AIM, ProbeRollouts, make_trainer
+from tests.erl.probe import AIM, Probe, ProbeRollouts, make_trainer
 
 
 def test_failed_write_leaves_the_old_file_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -253,6 +254,29 @@ def test_a_run_resumed_from_an_earlier_generation_leaves_none_of_the_abandoned_o
     assert len(earlier_checkpoints(folder)) == 2  # a trial deletes nothing
     assert fit(5, folder / "generation-00003.ckpt") == [4, 3]  # of the 4 and 5 that were, none is left
     assert fit(7, folder / "last.ckpt") == [6, 5, 4]
+
+
+def test_the_champion_of_a_branch_that_was_left_is_replaced(tmp_path: Path) -> None:
+    """Its score is none of the generations that are played again, in which no agent may reach it."""
+    best = tmp_path / "checkpoints" / "best.ckpt"
+    still = Probe(lambda x, action, step: 0 * action)  # whose first champion stays
+
+    def fit(epochs: int, resumed: str | None = None) -> int:
+        callbacks = ChampionCheckpoint(), GenerationCheckpoint(keep=3)
+        trainer = make_trainer(*callbacks, epochs=epochs, default_root_dir=tmp_path, enable_checkpointing=True)
+        module, path = ERLModule(population_size=2, gradient_steps=1), resumed and best.with_name(resumed)
+        trainer.fit(module, ProbeRollouts(still), ckpt_path=path, weights_only=True)
+        return generation_of(best)
+
+    assert fit(3) == 0
+    written = best.read_bytes()
+    assert fit(4, "generation-00001.ckpt") == 0
+    assert best.read_bytes() == written
+    for generation, kept in ((1, 1), (2, 2), (3, 2)):
+        save_archive({"of": "another branch"}, best, generation)
+        assert fit(4, "generation-00001.ckpt") == kept
+        content = torch.load(best, weights_only=True)
+        assert ("of" in content) == (generation == 1)
 
 
 def test_checkpoints_without_checksums_are_refused(tmp_path: Path) -> None:
