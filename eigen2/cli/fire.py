@@ -333,12 +333,10 @@ def _check(options: Namespace) -> None:
         if name not in PLACEMENTS:
             raise UserError(f"--baselines {name} is unknown; use any of {', '.join(PLACEMENTS)}")
     if options.output is not None:
-        out = Path(options.output)
-        _require_new(options, out)
-        _require_other([out], [options.placements])
-        existing = next(folder for folder in out.absolute().parents if folder.exists())
-        if out.is_dir() or not os.access(existing, os.W_OK):
-            raise UserError(f"--output {options.output} cannot be written; name a file in a folder that can")
+        output = Path(options.output)
+        _require_output(output)
+        _require_new(options, output)
+        _require_other([output], [options.placements])
 
 
 def _print(scores: Mapping[str, Score], version: str) -> None:

@@ -116,5 +116,9 @@ def _finite(values: Iterable[Tensor]) -> Tensor | None:
 
 def _rows(transition: dict[str, Tensor], chosen: Tensor) -> dict[str, Tensor]:
     """Return the chosen transitions (agents, windows) as rows, agent by agent; shared values are repeated."""
-    rows = {name: value.expand(len(chosen), *value.shape[1:]).flatten(0, 1) for name, value in transition.items()}
+    agents = len(chosen)
+    rows = {
+        name: (value if len(value) == agents else value.expand(agents, *value.shape[1:])).flatten(0, 1)
+        for name, value in transition.items()
+    }
     return rows if bool(chosen.all()) else {name: value[chosen.flatten()] for name, value in rows.items()}

@@ -129,7 +129,8 @@ class ReplayBuffer:
         for name, tensor in transitions.items():
             stored, values = self._storage[name], tensor.detach()
             stored[self.position : self.position + head] = values[:head]
-            stored[: count - head] = values[head:]
+            if head < count:
+                stored[: count - head] = values[head:]
         self.position = (self.position + count) % self.capacity
         self.size = min(self.size + count, self.capacity)
         self.added += count

@@ -15,6 +15,7 @@ from eigen2.core.environment import Observation
 from eigen2.erl.module import ERLModule
 from eigen2.erl.rollout import beats
 from eigen2.errors import UserError
+from eigen2.runtime.checkpoint import DurableCheckpointIO
 from tests.erl.conftest import SEED
 from tests.erl.evolution.builders import evolution
 from tests.erl.interrupted import check_resume
@@ -319,7 +320,7 @@ def test_a_test_of_nothing_is_refused(tmp_path: Path) -> None:
         make_trainer().test(ERLModule(2, gradient_steps=0), TestedRollouts(AIM), ckpt_path=path, verbose=False)
     checkpoint = torch.load(path, weights_only=True)
     del checkpoint["eigen2"]["data_used"]
-    torch.save(checkpoint, path)
+    DurableCheckpointIO().save_checkpoint(checkpoint, path)
     data = ProbeRollouts(AIM)
     with pytest.raises(UserError, match="an earlier version"):
         make_trainer().test(ERLModule(2, gradient_steps=0), data, ckpt_path=path, verbose=False)

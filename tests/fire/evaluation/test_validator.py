@@ -333,9 +333,9 @@ def run(*words: str) -> None:
 
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, fake(tmp_path))
-    words = ["--landscapes=2", "--grid_size=10", "--fires=5", f"--output={tmp_path / 'new' / 'figures.json'}"]
+    words = ["--landscapes=2", "--grid_size=10", "--fires=5", f"--output={tmp_path / 'figures.json'}"]
     run(*words)
-    figures = json.loads((tmp_path / "new" / "figures.json").read_text())
+    figures = json.loads((tmp_path / "figures.json").read_text())
     assert list(figures["reduction"]) == list(PLACEMENTS)
     assert all(score["surface"] == 0.05 for score in figures["reduction"].values())
     errors = figures["standard_error"]["random"]
