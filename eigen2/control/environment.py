@@ -137,12 +137,13 @@ class ControlEnvironment:
     ) -> tuple[dict[str, Tensor], Tensor, Tensor, Tensor, dict[str, Any]]:
         """Step the copies whose episode has not ended; the others keep their last state, with reward 0.
 
-        In place of a number that is NaN, which no space holds, an action has 0 or the bound next to it. Raises a
-        UserError for whatever the environment raises.
+        A NaN in an action, which no space holds, becomes 0 or the bound next to it. Raises a UserError for whatever the
+        environment raises.
         """
         space = self.action_space
         native = action.numpy().astype(space.dtype).reshape(len(self.copies), *self.action_shape)
-        native = np.nan_to_num(native).clip(space.low, space.high)  # float32 may round beyond a bound
+        native[np.isnan(native)] = 0
+        native = native.clip(space.low, space.high)  # float32 may round beyond a bound
         self._reward[:] = 0
         with _errors_named(*self._made_with):
             for i in np.flatnonzero(~(self._terminated | self._truncated)):
