@@ -108,8 +108,8 @@ def play(
 def _finite(values: Iterable[Tensor]) -> Tensor | None:
     """Return where all floating values (agents or 1, windows, ...) are finite, (agents or 1, windows); None if all."""
     floats = [value for value in values if value.is_floating_point()]
-    if all(math.isfinite(float(value.sum(dtype=torch.float64))) for value in floats):
-        return None  # a sum of finite float32 numbers cannot overflow a float64
+    if all(math.isfinite(float(value.sum())) for value in floats):
+        return None  # a sum that overflows is looked at closely
     masks = [value.reshape(*value.shape[:2], -1).isfinite().all(2) for value in floats]
     return functools.reduce(torch.logical_and, masks)
 
