@@ -188,6 +188,7 @@ def _table(
     """Read a table; None if there is no file. Columns not listed are numeric, an incomplete last row is dropped."""
 
     def read(path: Path) -> pd.DataFrame:
+        """Parse the whole lines, and check columns and values; raises ValueError with what is wrong."""
         # a run that was killed or is in progress may leave half a line
         whole = path.read_text().rpartition("\n")[0]
         lengths = [*map(len, csv.reader(whole.splitlines()[:2]))]
