@@ -243,7 +243,7 @@ def predict(
     """
     if isinstance(run, Result):
         return run.predict(prices, first, membership)
-    folder = Path(run)
+    folder = Path(run).expanduser()
     champion = load(folder if (folder / CONFIG).is_file() else _best(folder))
     return Trader(champion).orders(prices, first, membership)
 

@@ -7,7 +7,6 @@ python examples/use_champion.py champion-export new.parquet
 import sys
 
 from eigen2.errors import UserError
-from eigen2.market.data.source import read_prices
 from eigen2.market.serving.trader import Trader
 
 if len(sys.argv) != 3:
@@ -16,7 +15,7 @@ folder, prices = sys.argv[1:]
 try:
     trader = Trader.load(folder)
     # a row for each order, position and close, from the first new day on
-    orders = trader.orders(read_prices(prices, trader.features))
+    orders = trader.orders(prices)
 except UserError as error:
     print(f"error: {error}", file=sys.stderr)
     sys.exit(2)

@@ -127,7 +127,7 @@ def test_numbers_of_numpy_and_pandas_are_numbers(tmp_path: Path) -> None:
     assert str(prices["date"].unique()[-40])[:10] in (tmp_path / "config.yaml").read_text()
 
 
-def test_a_result_follows_its_run_and_can_be_pickled(tmp_path: Path) -> None:
+def test_a_result_follows_its_run_and_can_be_pickled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     prices = eigen2.SyntheticMarket(days=300, columns=4).generate()
     results = [eigen2.fit(prices, 1, folder=tmp_path / "run", seed=seed, **SMALL) for seed in (1, 2)]
     found = [result.metrics["fitness/mean"].item() for result in results]
@@ -144,7 +144,8 @@ def test_a_result_follows_its_run_and_can_be_pickled(tmp_path: Path) -> None:
     assert copy.metrics.equals(results[0].metrics)
     # with the frame that it keeps, the folder may move
     (tmp_path / "run").rename(tmp_path / "moved")
-    assert len(eigen2.predict(tmp_path / "moved", prices))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert len(eigen2.predict("~/moved", prices))
     assert eigen2.test(tmp_path / "moved").text == tests[1]
     with pytest.raises(UserError, match=r"the run in .*run is not there any more"):
         results[1].predict(prices)

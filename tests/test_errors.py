@@ -22,8 +22,8 @@ def test_a_value_that_is_no_choice_is_refused_with_its_key_and_the_choices(monke
     with pytest.raises(UserError, match=r"^data\.account\.whole_shares is 0; it must be true or false$"):
         AccountRules(**{**vars(AccountRules()), "whole_shares": 0})
     given = vars(MarketDataModule())
-    with pytest.raises(UserError, match=r"^data\.credit is 'Order'; it must be order or close$"):
-        require_choices("data", MarketDataModule.__init__, {**given, "credit": "Order"})
+    with pytest.raises(UserError, match=r"^data\.encoding is 'Windows'; it must be averages or windows$"):
+        require_choices("data", MarketDataModule.__init__, {**given, "encoding": "Windows"})
 
 
 @pytest.mark.parametrize("kind", [RunStopped, StoppedBySignal])

@@ -242,7 +242,7 @@ def against_sb3(duel: Duel, steps: int, seeds: int, smallest: int) -> Benchmark:
 
 BENCHMARKS = {
     "control": against_sb3(PENDULUM, steps=20_000, seeds=5, smallest=800),
-    "control-td3": against_sb3(HALFCHEETAH, steps=60_000, seeds=3, smallest=4_000),
+    "control-td3": against_sb3(HALFCHEETAH, steps=100_000, seeds=3, smallest=4_000),
     "control-td3-medium": against_sb3(ROUNDED, steps=60_000, seeds=3, smallest=4_000),
 }
 DUELS = ("Pendulum", "TD3 on HalfCheetah", "the same with medium products")

@@ -47,10 +47,6 @@ INJECTED = (Elitism(), Injection(), TournamentCrossover(), MagnitudeMutation())
 SEEDS, OTHER_SEEDS, FRESH_SEEDS = range(21, 37), range(41, 45), range(201, 241)
 
 
-def _blurred_critic(sizes: MarketSizes) -> ColumnCritic:
-    return ColumnCritic(replace(sizes, trade_model=replace(sizes.trade_model, sharpness=0.25)))
-
-
 def _without_ridge(sizes: MarketSizes) -> MarketSizes:
     return replace(sizes, inputs={name: shape for name, shape in sizes.inputs.items() if name != RIDGE})
 
@@ -80,12 +76,10 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "gamma 0.9": {"model": {"gamma": 0.9}},
     "learning rates of 0.001": {"model": {"actor_lr": 1e-3, "critic_lr": 1e-3}},
     "learning rates of 0.0001": {"model": {"actor_lr": 1e-4, "critic_lr": 1e-4}},
-    "rewards where positions close": {"data": {"credit": "close"}},
     "without ridge forecasts": {"model": {"actor": _plain_actor, "critic": _plain_critic}},
     "without the critic's forecasts": {"model": {"learner": DDPG(forecast_weight=0.0)}},
     "4 windows a generation": {"data": {"windows_per_generation": 4}},
     "context of 504 days": {"data": {"context_days": 504}},
-    "sharpness 0.25": {"model": {"critic": _blurred_critic}},
     "positions kept to their end": {"data": {"rules": TradingRules(early_close=False)}},
     "3 orders a day": {"data": {"rules": TradingRules(max_opens_per_day=3)}},
 }

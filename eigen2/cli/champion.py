@@ -8,6 +8,7 @@ from jsonargparse import Namespace
 
 from eigen2.cli.parser import Parser
 from eigen2.core.export import CONFIG, GRAPH, ExportedChampion, load
+from eigen2.core.saved_run import altered_as_user_error
 from eigen2.errors import UserError, printable
 from eigen2.files import write, writing
 
@@ -65,7 +66,7 @@ def run(command: str, options: Namespace) -> None:
 
 
 def _champion(options: Namespace) -> ExportedChampion:
-    folder = Path(options.ckpt_path)
+    folder = Path(options.ckpt_path).expanduser()
     if options.ckpt_path not in ("best", "last") and folder.is_dir():
         if (folder / "checkpoints").is_dir() and not (folder / CONFIG).exists():
             raise UserError(
@@ -94,13 +95,13 @@ def _predict(options: Namespace) -> None:
         first = None if options.first is None else date.fromisoformat(options.first)
     except ValueError:
         raise UserError(f"--first is {options.first}; it must be a day as YYYY-MM-DD") from None
-    trader, output = Trader(_champion(options), options.actor), Path(options.output)
+    trader, output = Trader(_champion(options), options.actor), Path(options.output).expanduser()
     for key, file in options.data.items():
         if file is not None and output.resolve() == Path(file).resolve():
             raise UserError(f"--output {output} is the file of --data.{key}, which would be lost; choose another file")
     orders = trader.orders(options.data.path, first, options.data.membership)
     with writing(f"--output {options.output!r}"):
-        write(output, without_formulas(orders).to_csv(index=False, float_format="%.6g"))
+        write(output, without_formulas(orders).to_csv(index=False, float_format="%.7g"))
     days = orders["date"].unique()
     last = orders.loc[orders["date"] == days[-1], TABLE]
     shown = last.astype({"days_held": object}).where(last.notna(), "")
@@ -110,12 +111,14 @@ def _predict(options: Namespace) -> None:
 
 
 def _export(options: Namespace) -> None:
-    champion, folder = _champion(options), Path(options.output)
+    champion, folder = _champion(options), Path(options.output).expanduser()
     with writing(f"to {folder}", "choose another --output"):
         written = champion.save(folder, None if options.sign is None else Path(options.sign))
         if options.onnx:
             from eigen2.core.onnx import write_onnx
 
-            written.append(write_onnx(champion.actor(options.actor), champion.sizes, folder / GRAPH))
+            with altered_as_user_error("the champion"):
+                actor, sizes = champion.actor(options.actor), champion.sizes
+            written.append(write_onnx(actor, sizes, folder / GRAPH))
     for path in written:
         print(f"wrote        {path} ({path.stat().st_size / 1e3:,.1f} kB)")

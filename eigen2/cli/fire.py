@@ -1,6 +1,7 @@
 """`python -m eigen2.cli fire`: place fuel breaks in a region, or score placements with a second fire model."""
 
 import json
+import logging
 import os
 import shlex
 import sys
@@ -19,10 +20,10 @@ from jsonargparse import Namespace
 from eigen2.cli.parser import Parser
 from eigen2.errors import UserError, require_range
 from eigen2.files import Folder, write, writing
-from eigen2.fire.evaluation.cell2fire import SCENARIO, write_instance
+from eigen2.fire.evaluation.cell2fire import SCENARIO, instance_files
 from eigen2.fire.evaluation.placements import FIRE_SETTINGS, LARGEST_GRID, Cells, read_placements, require_fit
 from eigen2.fire.evaluation.regions import Plan, Wind, judge, needed_bytes, place, tail_mean, write_breaks
-from eigen2.fire.evaluation.terrain import fit_terrain
+from eigen2.fire.evaluation.terrain import ALIKE, fit_terrain
 from eigen2.fire.evaluation.validator import VARIABLE, Conditions, Estimate, Score, require_pyretechnics, validate
 from eigen2.fire.landscapes.fuels import NON_BURNABLE
 from eigen2.fire.landscapes.landscape import synthetic
@@ -34,6 +35,8 @@ from eigen2.fire.simulation.environment import breaks_of
 from eigen2.fire.simulation.spread import Weather
 from eigen2.memory.estimate import PeakEstimate
 from eigen2.runtime.run_folder import find_checkpoint
+
+log = logging.getLogger(__name__)
 
 FIRE = {"duration": 240.0, "wind_speed": 15.0, "wind_from": 270.0}  # unless an option or --placements sets them
 CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -163,6 +166,8 @@ def _terrain(options: Namespace) -> None:
     fitted = fit_terrain(tiles(region, size, "train"), weather, options.duration)
     with writing(f"--output {output}", "name another file"):
         write(output, yaml.safe_dump(asdict(fitted.terrain), sort_keys=False))
+    if max(fitted.region, fitted.synthetic) > ALIKE * min(fitted.region, fitted.synthetic):
+        log.warning("no patchiness makes fires burn as much as in the region: fit on --data.region itself")
     print(f"a fire burns {fitted.region:.1%} of a tile of the region, {fitted.synthetic:.1%} of a synthetic landscape")
     print(f"fit on such landscapes: --data.terrain {shlex.quote(str(output))}")
 
@@ -279,7 +284,6 @@ def _validate(options: Namespace) -> None:
         shared = {name: values[0] if len({*values}) == 1 else values for name, values in by_landscape.items()}
         figures = {"settings": {**used, **shared}, "pyretechnics": version, **_figures(scores)}
         with writing(f"--output {options.output}", "name another file"):
-            Folder(Path(options.output).parent).make()
             write(Path(options.output), json.dumps(figures, indent=2, allow_nan=False) + "\n")
 
 
@@ -312,12 +316,17 @@ def _export(options: Namespace) -> None:
     models = [each.model(landscape) for each, landscape in zip(conditions, file.landscapes, strict=True)]
     require_fit({name: file.placements[name]}, models)
     breaks = file.placements[name][number]
+    contents = instance_files(file.landscapes[number], breaks, conditions[number])
+    rasters = [path for spec in file.specs for path in spec.get("region", {}).values()]
+    _require_other([out / each for each in contents], [options.placements, *rasters])
     with writing(f"--output {out}", "name another folder"):
-        write_instance(Folder(out), file.landscapes[number], breaks, conditions[number])
+        for each, content in contents.items():
+            Folder(out).write(each, content)
     print(f"{len(breaks)} breaks of {name} on landscape {number} are in {out}; burn it by")
     folder, results, cells = (shlex.quote(str(path)) for path in (out, out / "results", out / "breaks.csv"))
     words = f"--input-instance-folder {folder} --output-folder {results} --FirebreakCells {cells}"
-    print(f"Cell2Fire --sim S {words} --scenario {SCENARIO} --max-fire-periods {round(conditions[number].duration)}")
+    fires = f"--scenario {SCENARIO} --max-fire-periods {round(conditions[number].duration)} --nsims 100 --final-grid"
+    print(f"Cell2Fire --sim S {words} {fires}")
 
 
 def _check(options: Namespace) -> None:

@@ -40,7 +40,11 @@ class _Perceptron(nn.Module):
         seen = x
         for layer in hidden:
             x = layer(x).relu_()
-        return last(_beside(x, seen) if self.skip else x)
+        x = _beside(x, seen) if self.skip else x
+        with torch.autocast(
+            x.device.type, enabled=False
+        ):  # in bfloat16 a return of 500 would be rounded to even numbers
+            return last(x.float())
 
 
 def _flatten(values: Tensor, shape: Sequence[int]) -> Tensor:
@@ -73,7 +77,7 @@ class MLPActor(_Perceptron):
 
     def forward(self, inputs: Inputs) -> Tensor:
         """Return actions in [-1, 1], (batch, *action)."""
-        out = self.run(self.flatten(inputs)).float().tanh()  # in bfloat16 it would be 1 from 3.5 on
+        out = self.run(self.flatten(inputs)).tanh()
         return out.reshape(*out.shape[:-1], *self.action)
 
 

@@ -272,7 +272,7 @@ def build(call: Mapping[str, Any] | None, sizes: Sizes, trusted: str | None = No
     if not path.startswith("eigen2.") and path != trusted:
         raise UserError(
             f"the champion's actor is {path}, which is not eigen2's own, and loading it would run the code of "
-            f"{module}; if you trust that, give --actor {path}"
+            f"{module}; if you trust that, give --actor {path}, or trusted={path!r}"
         )
     try:
         cls = getattr(import_module(module), name)

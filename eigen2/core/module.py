@@ -28,7 +28,7 @@ from eigen2.memory.estimate import PeakEstimate, processes_here
 from eigen2.runtime.logger import RunLogger
 from eigen2.runtime.phases import PHASES, PhaseClock
 from eigen2.runtime.run_folder import describe_script, make_room_for_script
-from eigen2.runtime.trainer_checks import check_batches, check_trainer
+from eigen2.runtime.trainer_checks import check_batches, check_early_stopping, check_trainer
 
 log = logging.getLogger(__name__)
 UNBUILT = (
@@ -75,6 +75,10 @@ class GenerationModule(LightningModule, ABC, Generic[Data]):
     @abstractmethod
     def validate_champion(self) -> float:
         """Return the champion's validation fitness, played once more."""
+
+    @abstractmethod
+    def play_champion_again(self) -> None:
+        """Set the champion's fitness anew, if there is one: a further fit may validate on other data."""
 
     @abstractmethod
     def test_champion(self) -> TestResult:
@@ -136,6 +140,11 @@ class GenerationModule(LightningModule, ABC, Generic[Data]):
         return optimizer
 
     @property
+    def generation(self) -> int:
+        """Return the number of the generation in progress, from 0 on, over all fits of this module."""
+        return self.generations_run - 1
+
+    @property
     def fitting(self) -> bool:
         """Return whether the trainer fits, rather than validates or tests."""
         return bool(self.trainer.state.fn == TrainerFn.FITTING)
@@ -173,6 +182,11 @@ class GenerationModule(LightningModule, ABC, Generic[Data]):
             fitness = torch.tensor(self.validate_champion()).float()
             self.log("champion/validation_fitness", fitness, prog_bar=True, batch_size=1)
         elif not self.trainer.sanity_checking:
+            if not self.trainer.is_last_batch:
+                raise UserError(
+                    f"generation {self.current_epoch} was cut in the middle: a callback sets trainer.should_stop "
+                    "within it; let it do so in on_train_epoch_end"
+                )
             with self.clock.phase("validate"):
                 if (self.current_epoch + 1) % self.validate_every == 0:
                     self.validate()
@@ -196,6 +210,8 @@ class GenerationModule(LightningModule, ABC, Generic[Data]):
         for logger in self.loggers:
             logger.log_hyperparams({"seed": self.seed, **self.settings()})
         self._announce_row(None)
+        if self.generations_run and self.trainer.ckpt_path is None:
+            self.play_champion_again()
         describe_script(self.trainer, self, self.config())
 
     def _announce_row(self, generation: int | None) -> None:
@@ -214,6 +230,7 @@ class GenerationModule(LightningModule, ABC, Generic[Data]):
         self._announce_row(self.current_epoch)
         for logger in self.loggers:
             logger.log_metrics(self.metrics, step=self.current_epoch)
+        check_early_stopping(self.trainer, self.metrics)
         # for callbacks such as checkpoints and early stopping; log_dict would take as long as two optimizer steps
         self.trainer.callback_metrics.update({name: torch.tensor(value) for name, value in self.metrics.items()})
 
@@ -272,7 +289,8 @@ class GenerationModule(LightningModule, ABC, Generic[Data]):
             if self.trainer.testing:
                 self.data.require_unused(saved_part(saved, "data_used"))
             log_data_differences(saved["settings"], self.settings(), "tested" if self.trainer.testing else "validated")
-        self.seed, self.generations_run = int(saved["seed"]), max(self.generations_run, int(saved["generations"]))
+        self.seed, done = int(saved["seed"]), int(saved["generations"])
+        self.generations_run = done if self.fitting else max(self.generations_run, done)
         self.restore_state(saved)
 
 

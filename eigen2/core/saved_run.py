@@ -12,7 +12,7 @@ log = logging.getLogger(__name__)
 
 # settings, and groups of them, that may change between a checkpoint and its resume
 MAY_CHANGE = (
-    *("model.actor_lr", "model.critic_lr", "model.learning_rate", "data.account"),
+    *("model.actor_lr", "model.critic_lr", "model.learning_rate"),
     *("num_threads", "matmul_precision", "trainer.precision"),
 )
 # parts of a checkpoint that `validate`, `test`, `predict` and `export` need, and what they hold

@@ -110,10 +110,10 @@ class PopulationStrategy(DDPStrategy):
             super().barrier()
 
     def broadcast(self, obj: Plain, src: int = 0) -> Plain:
-        """Return the object of process `src`, sent as JSON, on all processes."""
+        """Return the object of process `src`, sent as JSON, a path as its text, on all processes."""
         if not dist.is_initialized():
             return obj
-        content = torch.frombuffer(bytearray(json.dumps(obj).encode()), dtype=torch.uint8)
+        content = torch.frombuffer(bytearray(json.dumps(obj, default=os.fspath).encode()), dtype=torch.uint8)
         length = torch.tensor(len(content))
         with self._in_contact("sharing a setting"):
             dist.broadcast(length, src)
@@ -146,6 +146,8 @@ class PopulationStrategy(DDPStrategy):
         If the disk refuses a part, nothing changes and process 0 raises OSError.
         """
         if (part := checkpoint.pop("part", None)) is not None:
+            if not isinstance(self.checkpoint_io, DurableCheckpointIO):
+                raise UserError("checkpoints of several processes need eigen2.DurableCheckpointIO() as a plugin")
             try:
                 answer = write_part(Path(filepath), part, self.global_rank, int(checkpoint["epoch"]))
             except OSError as error:
@@ -157,9 +159,7 @@ class PopulationStrategy(DDPStrategy):
                     delete_unused_parts(Path(filepath).parent)
                     raise OSError("; ".join(refused)[:200])
                 return
-        super().save_checkpoint(checkpoint, filepath, storage_options)
-        if part is not None and self.is_global_zero and not isinstance(self.checkpoint_io, DurableCheckpointIO):
-            delete_unused_parts(Path(filepath).parent)  # DurableCheckpointIO does itself
+        super().save_checkpoint(checkpoint, filepath, storage_options)  # which deletes parts that are not used any more
 
     def _gather_text(self, text: str) -> list[str]:
         """Return the first 200 bytes of every process's text, by rank."""

@@ -98,12 +98,12 @@ class DQNModule(GenerationModule[DQNDataModule]):
         self.sums, self.updates = torch.zeros(len(self.LOSSES), device=self.device), 0
         self.returns, self.validation = np.zeros(self.data.num_parallel_envs), np.full(1, np.nan)
         self.clock.begin("train")
-        self.data.collector.begin(generator(self.seed, Role.WINDOWS, self.current_epoch))
+        self.data.collector.begin(generator(self.seed, Role.WINDOWS, self.generation))
 
     def training_step(self, batch: int, batch_idx: int) -> None:
         """Take an epsilon-greedy step in every environment, then the gradient steps that are due."""
         collector, frequency = self.data.collector, self.hparams["train_frequency"]
-        rng = generator(self.seed, Role.EXPLORATION, self.current_epoch, batch_idx)
+        rng = generator(self.seed, Role.EXPLORATION, self.generation, batch_idx)
         values = self.values(self.online[self.turn], collector.observation)
         allowed = self.data.codec.allowed(torch.from_numpy(collector.observation)).numpy()
         self.earned = collector.step(losses.epsilon_greedy(values, allowed, self.epsilon, rng))
@@ -111,7 +111,7 @@ class DQNModule(GenerationModule[DQNDataModule]):
         before, self.environment_steps = self.environment_steps, self.environment_steps + len(self.earned)
         self.clock.environment_step()
         if self.data.ready:
-            rng = generator(self.seed, Role.REPLAY, self.current_epoch, batch_idx)
+            rng = generator(self.seed, Role.REPLAY, self.generation, batch_idx)
             for _ in range(self.environment_steps // frequency - before // frequency):
                 self.learn(rng)
 
@@ -146,8 +146,8 @@ class DQNModule(GenerationModule[DQNDataModule]):
         if self.validation.mean() > float(self.champion_fitness):
             self.champion.load_state_dict(self.online.state_dict())
             self.champion_fitness.fill_(self.validation.mean())
-            self.champion_generation.fill_(self.current_epoch)
-            self.data.save_champion_record(self.current_epoch, self.baselines)
+            self.champion_generation.fill_(self.generation)
+            self.data.save_champion_record(self.generation, self.baselines)
 
     @property
     def turn(self) -> int:
@@ -184,6 +184,12 @@ class DQNModule(GenerationModule[DQNDataModule]):
     def validate_champion(self) -> float:
         """Return the champion's mean fitness on the validation cases."""
         return float(self.data.validation_fitness(self.champion_policy()).mean())
+
+    def play_champion_again(self) -> None:
+        """Set the champion's fitness to that on the validation cases of now, and record what it does there."""
+        if (found := int(self.champion_generation)) >= 0:
+            self.champion_fitness.fill_(self.validate_champion())
+            self.data.save_champion_record(found, self.baselines)
 
     def test_champion(self) -> TestResult:
         """Play the champion on cases that no fit has used."""

@@ -22,7 +22,7 @@ from eigen2.distributed.communicator import Communicator
 from eigen2.erl import metrics
 from eigen2.erl.checkpoint_rows import join_checkpoint, split_checkpoint
 from eigen2.erl.estimate import batches_together, require_fit, workspace_bytes
-from eigen2.erl.evolution import Operator
+from eigen2.erl.evolution import EvolutionContext, Operator
 from eigen2.erl.evolution.statistics import SAMPLED_INPUTS, diversity_metrics
 from eigen2.erl.graphs import StepRunner, step_runner_for
 from eigen2.erl.heads import head_bytes
@@ -31,11 +31,11 @@ from eigen2.erl.learners.gradients import clear_gradients
 from eigen2.erl.population import ACTING_AT_ONCE, Population
 from eigen2.erl.rollout import Rollout
 from eigen2.erl.row_adam import RowAdam
-from eigen2.erl.settings import warn_without_injection
+from eigen2.erl.settings import require_trained_actor, warn_of_idle_operators
 from eigen2.erl.state import GenerationState, make_accumulators, sample_inputs
 from eigen2.errors import UserError
 from eigen2.memory.estimate import checkpoint_bytes
-from eigen2.runtime.checkpoint import part_files
+from eigen2.runtime.checkpoint import listed_parts, part_files
 
 # of Lightning's, where a batch is quick: of one learner, or on a GPU. It adds half a millisecond to each
 BATCHES_PER_TRAINING_STEP = 32
@@ -119,8 +119,6 @@ class PopulationModule(GenerationModule[RolloutDataModule]):
         """
         data, device, communicator = self.data, self.trainer.strategy.root_device, self.communicator
         agents = len(communicator.rows)
-        if self.trainer.is_global_zero:
-            warn_without_injection(self.operators, self.one_learner)
         acting, learning = workspace_bytes(data, self.learner, device, *makers, self.precision)
         accumulate: int = self.hparams["accumulate"]
         learners = 1 if self.one_learner else self.population_size
@@ -130,7 +128,9 @@ class PopulationModule(GenerationModule[RolloutDataModule]):
         self.batches_per_training_step = BATCHES_PER_TRAINING_STEP if is_quick else 1
         adapts = self.hparams["gradient_steps"] < 0
         most_transitions = self.population_size * data.eval_env.windows * data.longest_episode if adapts else 0
-        micro_batches = accumulate * self.optimizer_steps(most_transitions)
+        most_steps = self.optimizer_steps(most_transitions)
+        require_trained_actor(self.learner, most_steps)
+        micro_batches = accumulate * most_steps
         data.training_steps = max(1, math.ceil(micro_batches / at_once / self.batches_per_training_step))
         most_learners = min(learners, math.ceil(self.population_size / communicator.world))
         require_fit(
@@ -145,7 +145,7 @@ class PopulationModule(GenerationModule[RolloutDataModule]):
         )
         temporary = max(min(agents, ACTING_AT_ONCE) * acting, most_learners * at_once * learning)
         resumed = checkpoint_bytes(self.trainer)
-        if resumed and communicator.world > 1:
+        if resumed and (communicator.world > 1 or listed_parts(Path(self.trainer.ckpt_path or ""))):
             resumed += 4 * (actor + critic) * agents  # this process's rows beside those of the population
         self.memory.require_temporary(temporary, resumed)
         data.allocate_replay(device, communicator)
@@ -158,6 +158,8 @@ class PopulationModule(GenerationModule[RolloutDataModule]):
         super().on_train_start()
         if self.step_runner.recording:
             clear_gradients(self.population)
+        if self.trainer.is_global_zero:
+            warn_of_idle_operators(self.operators, self.population_size, self.evolution_context)
 
     def begin_generation(self) -> None:
         """Start the generation; the moving average of the elites starts from the mean of the initial agents."""
@@ -195,6 +197,11 @@ class PopulationModule(GenerationModule[RolloutDataModule]):
         return adam
 
     @property
+    def evolution_context(self) -> EvolutionContext:
+        """Return the state of the run that operators may depend on."""
+        return EvolutionContext(self.seed, self.generation, int(self.one_learner), self.population.acting_network)
+
+    @property
     def actor_class(self) -> str | None:
         """Return the class of the actors that it was given, whose code runs in this process; None without one."""
         given = call_of(self.make_networks[0]) or {}
@@ -205,6 +212,12 @@ class PopulationModule(GenerationModule[RolloutDataModule]):
         fitness = self.rollout.play_champion()
         self.data.save_champion_record(int(self.population.champion_generation))
         return fitness
+
+    def play_champion_again(self) -> None:
+        """Set the champion's fitness to that in the validation windows of now, and record its account there."""
+        if (found := int(self.population.champion_generation)) >= 0:
+            self.rollout.record_champion()
+            self.data.save_champion_record(found)
 
     def test_champion(self) -> TestResult:
         """Play the champion on data that no fit has used; raise a UserError without one."""
@@ -222,7 +235,7 @@ class PopulationModule(GenerationModule[RolloutDataModule]):
         data, population, communicator = self.data, self.population, self.communicator
         summary = data.eval_env.get_episode_summary(data.fitness_windows)
         scalars, episodes = metrics.generation_metrics(self.state, population, summary, communicator)
-        rng = generator(self.seed, Role.PROBE, self.current_epoch)
+        rng = generator(self.seed, Role.PROBE, self.generation)
         inputs = sample_inputs(data, self.device, rng, SAMPLED_INPUTS)
         scalars |= diversity_metrics(population.acting_network, population.rows()["actor"], inputs, communicator)
         scalars |= data.episode_metrics(episodes, self.state.fitness) | data.buffer.metrics()

@@ -12,7 +12,7 @@ from eigen2.core.networks import Sizes
 from eigen2.core.randomness import Role
 from eigen2.core.replay import sample_slots
 from eigen2.erl.base import PopulationModule
-from eigen2.erl.evolution import Elitism, EvolutionContext, MagnitudeMutation, Operator, TournamentCrossover
+from eigen2.erl.evolution import Elitism, MagnitudeMutation, Operator, TournamentCrossover
 from eigen2.erl.evolution.breeding import evolve
 from eigen2.erl.exploration import Draws
 from eigen2.erl.learners import DDPG, Learner
@@ -34,8 +34,8 @@ class ERLModule(PopulationModule):
             every transition that the generation adds to the replay buffer, divided among the learners).
         accumulate: micro-batches of data.batch_size whose gradients are averaged for one optimizer step (1 or more);
             small ones are computed together.
-        gamma: discount per step (0 to 1; null: the workload's, which is 0 for orders whose gains are credited to them,
-            0.5 for target weights, 0.9 where gains are credited on the day of sale, and 0.99 for control tasks).
+        gamma: discount per step (0 to 1; null: the workload's, which is 0 for orders, as their gains are credited to
+            them, 0.5 for target weights, and 0.99 for control tasks).
         tau: fraction by which a target network moves to its network after each optimizer step (above 0, at most 1).
         actor_lr: Adam's learning rate of the actors (above 0).
         critic_lr: Adam's learning rate of the critics (above 0).
@@ -104,16 +104,16 @@ class ERLModule(PopulationModule):
 
     def on_train_epoch_start(self) -> None:
         """Evaluate every agent, and draw what the generation trains on."""
-        self.communicator.start_generation(self.current_epoch)
         self.begin_generation()
+        self.communicator.start_generation(self.generation)
         agents = self.communicator.rows
         learners, total = agents[: self.population.learners], self.population_size
-        self.state = GenerationState.begin(self.current_epoch, agents, total, self.accumulators, len(learners))
+        self.state = GenerationState.begin(self.generation, agents, total, self.accumulators, len(learners))
         before, random = self.data.buffer.added, self.hparams["random_warmup"]
         with self.clock.phase("evaluate"):
             self.rollout.evaluate(self.state, self.seed, random, self.clock.environment_step)
         self.clock.begin("train")
-        data, address = self.data, (self.seed, self.current_epoch)
+        data, address = self.data, (self.seed, self.generation)
         if data.ready and (steps := self.optimizer_steps(data.buffer.added - before)):
             batches, size = steps * self.batches_per_optimizer_step, self.micro_batches_at_once * data.batch_size
             slots = sample_slots(len(data.buffer), batches, size, learners, *address)
@@ -177,12 +177,13 @@ class ERLModule(PopulationModule):
         adam_moments = moments(population, self.optimizer)
         population.broadcast_learner(adam_moments, self.communicator)
         failed = state.quarantine.find_failed(state.fitness, population, self.optimizer, self.communicator)
-        context = EvolutionContext(self.seed, self.current_epoch, int(self.one_learner), population.acting_network)
         state.quarantine.report(failed, state.generation, self.one_learner, evolution=bool(operators))
         if self.one_learner and failed[0]:
             population.restore_learner(adam_moments)
         if operators and self.population_size > 1:
-            state.evolution = evolve(state.fitness, population, adam_moments, operators, context, self.communicator)
+            state.evolution = evolve(
+                state.fitness, population, adam_moments, operators, self.evolution_context, self.communicator
+            )
         decayed = (population.noise * self.hparams["noise_decay"]).clamp(min=self.hparams["noise_min"])
         population.noise.copy_(torch.minimum(population.noise, decayed))  # noise that starts below noise_min stays
 

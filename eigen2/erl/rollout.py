@@ -115,10 +115,10 @@ class Rollout:
         best = mean if row is None else by_window[fittest]
         if beats(best, population.champion_windows.cpu()):
             population.set_champion(row, best, state.generation, communicator)
-            self._record_champion()
+            self.record_champion()
             data.save_champion_record(state.generation)
 
-    def _record_champion(self) -> None:
+    def record_champion(self) -> None:
         """Play the champion alone, recorded, on process 0; its fitness is that of this play.
 
         Networks round differently beside other agents: alone, it has the same fitness with any number of processes.

@@ -8,9 +8,9 @@ from typing import Any
 from torch import nn
 
 from eigen2.core.config import to_config
-from eigen2.erl.evolution.operator import Operator
+from eigen2.erl.evolution.operator import EvolutionContext, Operator
 from eigen2.erl.evolution.operators import Injection
-from eigen2.erl.evolution.selection import check_operators
+from eigen2.erl.evolution.selection import check_operators, idle
 from eigen2.erl.learners import Learner
 from eigen2.errors import UserError, require_range
 
@@ -43,14 +43,18 @@ def check_settings(settings: Mapping[str, Any]) -> None:
     if settings["representation"] not in ("own", "shared"):
         raise UserError(f"model.representation is {settings['representation']!r}; set own or shared")
     _check_objects(settings)
-    steps, learner = settings["gradient_steps"], settings["learner"]
-    if steps > 0 and not any(map(learner.trains_actor, range(steps))):
-        raise UserError(
-            f"model.gradient_steps is {steps}: {type(learner).__name__} would never train an actor in so few steps of "
-            "a generation; raise it"
-        )
+    require_trained_actor(settings["learner"], settings["gradient_steps"])
     if settings["evolution"] is not None:
         check_operators(settings["evolution"])
+
+
+def require_trained_actor(learner: Learner, steps: int) -> None:
+    """Raise UserError if a learner would never train an actor in a generation of so many gradient steps."""
+    if steps > 0 and not any(map(learner.trains_actor, range(steps))):
+        raise UserError(
+            f"{type(learner).__name__} would never train an actor in the {steps} gradient steps of a generation; raise "
+            "model.gradient_steps"
+        )
 
 
 def _check_objects(settings: Mapping[str, Any]) -> None:
@@ -69,12 +73,20 @@ def _check_objects(settings: Mapping[str, Any]) -> None:
             raise UserError(f"model.evolution has {operator!r}; give operators, each with a name: Elitism(), ...")
 
 
-def warn_without_injection(operators: Sequence[Operator], one_learner: bool) -> None:
-    """Warn if agents evolve, but no operator passes them the actor of the one that learns."""
-    if operators and one_learner and not any(isinstance(operator, Injection) for operator in operators):
+def warn_of_idle_operators(operators: Sequence[Operator], agents: int, context: EvolutionContext) -> None:
+    """Warn of operators that get no agent, and if no operator passes on the actor of the one agent that learns."""
+    if not operators or agents == 1:
+        return
+    if context.first_evolving and not any(isinstance(operator, Injection) for operator in operators):
         log.warning(
             "only the first agent learns, and the others never get its actor: add eigen2.erl.evolution.Injection to "
             "model.evolution"
+        )
+    for operator in idle(operators, agents, context):
+        log.warning(
+            "model.evolution leaves no agent to %s of %d that evolve: lower the shares of the others, list it before "
+            "one without a share, or raise model.population_size",
+            *(type(operator).__name__, agents - context.first_evolving),
         )
 
 

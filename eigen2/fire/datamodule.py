@@ -22,6 +22,7 @@ from eigen2.errors import UserError, require_range
 from eigen2.files import Folder
 from eigen2.fire.evaluation import placements
 from eigen2.fire.evaluation.placements import FIRE_SETTINGS, LARGEST_GRID, Cells, PlacementFile, Spec
+from eigen2.fire.evaluation.terrain import ALIKE
 from eigen2.fire.landscapes.landscape import SPLITS, Landscape, Split, Terrain, synthetic
 from eigen2.fire.landscapes.rasters import READ_BYTES, Region, RegionFiles, count_cells, read_region, tiles
 from eigen2.fire.networks import QMap
@@ -36,7 +37,6 @@ log = logging.getLogger(__name__)
 LANDSCAPE_BYTES = 130  # per cell of a landscape: layers, rates of spread and graph
 FIRE_BYTES = 8  # per fire and cell
 FEW = 64  # fires that show how much burns on a landscape
-ALIKE = 1.5  # warn of fires that burn this many times the most, or a part of the least, of the fit
 NETWORK_LAYERS = 8  # layers of `QMap` about as large as the map
 
 Span = float | tuple[float, float]

@@ -199,9 +199,10 @@ class BreaksPlot(Callback):
 
         assert isinstance(pl_module, DQNModule)
         assert isinstance(pl_module.data, FuelBreakDataModule)
-        epoch, champion = trainer.current_epoch, int(pl_module.champion_generation)
-        new, due = champion == epoch, champion >= 0 and (epoch + 1) % self.every_n_epochs == 0
-        folder = Folder(trainer.default_root_dir) / FOLDERS["validation"]
+        epoch, folder = trainer.current_epoch, Folder(trainer.default_root_dir) / FOLDERS["validation"]
+        new = int(pl_module.champion_generation) == pl_module.generation
+        # without a champion, or in another folder than its, there are none
+        due = (epoch + 1) % self.every_n_epochs == 0 and (folder.path / PLACEMENTS_FILE).is_file()
         if not (new or due) or not trainer.is_global_zero:
             return
         try:

@@ -77,9 +77,6 @@ class MarketDataModule(RolloutDataModule):
         replay_capacity: transitions the shared replay buffer holds (1 or more).
         replay_min_size: transitions in the buffer before training starts (batch_size to replay_capacity).
         batch_size: transitions per micro-batch; each agent draws its own sample (1 or more).
-        credit: the transition in the replay buffer that gets a position's reward: that of its `order`, so that a
-            decision stands beside what it earned, or that of its `close`, up to rules.max_holding_days later, as the
-            environment pays it. Fitness is the same.
         rules: what agents may do and what it costs.
         account: the money of an agent in a window, and its division over positions.
         cache_dir: folder of the memory-mapped panel; null takes `cache` under trainer.default_root_dir.
@@ -130,7 +127,6 @@ class MarketDataModule(RolloutDataModule):
         replay_capacity: int = 100_000,
         replay_min_size: int = 10_000,
         batch_size: int = 8,
-        credit: Literal["order", "close"] = "order",
         rules: TradingRules = TradingRules(),
         account: AccountRules = AccountRules(),
         cache_dir: str | None = None,
@@ -147,7 +143,7 @@ class MarketDataModule(RolloutDataModule):
         self.settlement_days, self.validation_spans = settlement_days, validation_spans
         self.validation_days, self.holdout_days = validation_days, holdout_days
         self.validation_from, self.holdout_from, self.cache_dir = validation_from, holdout_from, cache_dir
-        self.validation_windows, self.credit, self.encoding = validation_windows, credit, encoding
+        self.validation_windows, self.encoding = validation_windows, encoding
         require_choices("data", MarketDataModule.__init__, vars(self))
         names = "context_days trading_days settlement_days validation_days validation_spans validation_windows"
         for name in (*names.split(), "holdout_days"):
@@ -239,8 +235,7 @@ class MarketDataModule(RolloutDataModule):
         windows = self.windows_per_generation + self.exploration_windows
         self.capacity = self.account.capacity(self._traded_value)
         money: dict[str, Any] = {"account": self.account, "capacity": self.capacity, "stops": stops}
-        orders = self.credit == "order"
-        self.eval_env = make_environment(prices, rules, agents, windows, device, credit_orders=orders, **money)
+        self.eval_env = make_environment(prices, rules, agents, windows, device, credit_orders=True, **money)
         self.val_env = make_environment(prices, rules, agents + 1, len(self.validation_starts()), device, **money)
 
     def needed_bytes(self, agents: int) -> dict[str, int]:
@@ -257,14 +252,12 @@ class MarketDataModule(RolloutDataModule):
         """Return the encoded market and portfolio, see `MarketEncoder`."""
         return self.encoder(observation)
 
-    def outcomes(self, observation: Observation) -> Tensor | None:
+    def outcomes(self, observation: Observation) -> Tensor:
         """Return what a position in each column earned beside the others, (agents, batch, columns).
 
         That is its return by `relative_returns`, as the reward of a weight of 1 (see
         `TradeModel.reward_per_percent`); NaN where the window ends before.
         """
-        if self.rules.mode == "orders" and self.credit == "close":
-            return None  # the reward of a step is that of other orders
         held = observation["days_left"] >= self.rules.holding_days
         return torch.where(held[..., None], self._outcomes[observation["day"].long()].float(), torch.nan)
 
@@ -273,11 +266,9 @@ class MarketDataModule(RolloutDataModule):
         """Return the discount for which the default networks learn most.
 
         Orders are credited with all that they earn, decisions to sell with what they change, so nothing is to come.
-        What target weights cost depends on those before, and rewards on the day of sale come days after the order.
+        What target weights cost depends on those before.
         """
-        if self.rules.mode == "weights":
-            return 0.5
-        return 0.0 if self.credit == "order" else 0.9
+        return 0.5 if self.rules.mode == "weights" else 0.0
 
     @property
     def sizes(self) -> MarketSizes:
@@ -432,7 +423,7 @@ class MarketDataModule(RolloutDataModule):
 
     def settings(self) -> dict[str, Any]:
         """Return the settings of every workload and the market's; prices as a hash."""
-        plain = ("context_days", "trading_days", "settlement_days", "validation_windows", "credit", "encoding")
+        plain = ("context_days", "trading_days", "settlement_days", "validation_windows", "encoding")
         return {
             **super().settings(),
             **{name: getattr(self, name) for name in (*plain, "benchmark", "indicators")},

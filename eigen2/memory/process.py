@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import psutil
 import torch
 
 from eigen2 import compat
@@ -143,7 +142,7 @@ def _arrow_bytes() -> int:
 
 def rss_bytes() -> int:
     """Return the resident bytes of this process."""
-    return int(psutil.Process().memory_info().rss)
+    return resident("self")["VmRSS"]
 
 
 def uses_cuda() -> bool:

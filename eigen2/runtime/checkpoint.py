@@ -90,8 +90,9 @@ class _Checkpoint(ModelCheckpoint):
 
         Checkpoints without checksums, which other plugins write, would be taken for damaged ones.
         """
-        writer = trainer.strategy.checkpoint_io
-        durable = isinstance(getattr(writer, "checkpoint_io", writer), DurableCheckpointIO)
+        durable = isinstance(
+            trainer.strategy.checkpoint_io, DurableCheckpointIO
+        )  # not wrapped, as by AsyncCheckpointIO
         if stage == "fit" and not (durable or trainer.fast_dev_run):  # type: ignore[attr-defined]
             raise UserError(f"{type(self).__name__} needs eigen2.DurableCheckpointIO() among the Trainer's plugins")
         folder = Folder(trainer.default_root_dir) / "checkpoints"

@@ -9,7 +9,7 @@ import warnings
 from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 from lightning.pytorch.callbacks import ProgressBar
 from rich.console import Console
@@ -26,16 +26,11 @@ PHASE_HEADINGS = {"evaluate": "eval", "evolve": "evolv", "validate": "valid"}
 Column = tuple[str, str, float]  # heading, name of the metric, factor on it
 
 
-@runtime_checkable
-class HasStatusLine(Protocol):
-    """A callback that adds a line to the table."""
-
-    def status_line(self) -> str | None:
-        """Return the line, or None for no line."""
-
-
 class GenerationReport(ProgressBar):
-    """Prints the progress of a `GenerationModule` in 80 columns; on a terminal, a bar and the phase too."""
+    """Prints the progress of a `GenerationModule` in 80 columns; on a terminal, a bar and the phase too.
+
+    Callbacks that have `status_line()` add its line, unless it is None, to the table.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -55,6 +50,8 @@ class GenerationReport(ProgressBar):
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         """Print the model, the data and the folder of the run."""
         self._began, self._first, self._rss = time.monotonic(), trainer.current_epoch, rss_bytes()
+        self._rows = 0
+        self._generations.clear()
         lines = {**trainer.datamodule.describe(), **pl_module.describe()}
         lines |= {"fitness": trainer.datamodule.fitness_labels["unit"], "writes to": str(trainer.default_root_dir)}
         total = _generations(trainer)
@@ -118,7 +115,7 @@ class GenerationReport(ProgressBar):
         )
         lines = [f"[dim]{line}[/dim]" for line in header] if self._rows % 10 == 0 else []
         self._rows += 1
-        others = (callback.status_line() for callback in trainer.callbacks if isinstance(callback, HasStatusLine))
+        others = (callback.status_line() for callback in trainer.callbacks if hasattr(callback, "status_line"))
         for line in (*lines, *rows, *filter(None, others)):
             self._print(line)
 

@@ -3,46 +3,34 @@
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Protocol, runtime_checkable
+from typing import Any
 
 import torch
-from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch import LightningModule
 
 PHASES = ("evaluate", "train", "evolve", "validate")  # phases of a population's generation, in order
 
 
-@runtime_checkable
-class PhaseListener(Protocol):
-    """A callback that is notified when a phase ends."""
-
-    def on_phase_end(self, trainer: Trainer, pl_module: LightningModule, phase: str) -> None:
-        """Handle the end of a phase."""
-
-
-@runtime_checkable
-class StepListener(Protocol):
-    """A callback that is notified of every step of the evaluation's environment."""
-
-    def on_environment_step(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Handle the end of a step."""
-
-
 class PhaseClock:
-    """Measures the seconds of each phase of the generation in progress, and notifies the trainer's callbacks."""
+    """Measures the seconds of each phase of the generation in progress, and notifies the trainer's callbacks.
+
+    Those that have `on_phase_end(trainer, module, phase)` are called at the end of a phase, those that have
+    `on_environment_step(trainer, module)` after every step of the evaluation's environment.
+    """
 
     def __init__(self, module: LightningModule, phases: Sequence[str] = PHASES) -> None:
         self._module = module
         self.phases = tuple(phases)
         self._begun: dict[str, float] = {}
         self.seconds: dict[str, float] = {}
-        self._step_listeners: list[StepListener] = []
+        self._step_listeners: list[Any] = []
 
     def new_generation(self) -> None:
         """Reset all seconds, start timing the generation and find the callbacks that listen to its steps."""
         self.seconds = dict.fromkeys(self.phases, 0.0)
         self.begin("generation")
         callbacks = self._module.trainer.callbacks  # type: ignore[attr-defined]
-        self._step_listeners = [callback for callback in callbacks if isinstance(callback, StepListener)]
+        self._step_listeners = [callback for callback in callbacks if hasattr(callback, "on_environment_step")]
 
     def begin(self, phase: str) -> None:
         """Start timing a phase."""
@@ -59,7 +47,7 @@ class PhaseClock:
             torch.cuda.synchronize(device)
         self.seconds[phase] = self.elapsed(phase)
         for callback in trainer.callbacks:  # type: ignore[attr-defined]
-            if isinstance(callback, PhaseListener):
+            if hasattr(callback, "on_phase_end"):
                 callback.on_phase_end(trainer, self._module, phase)
 
     def environment_step(self) -> None:

@@ -3,7 +3,6 @@
 import json
 import logging
 import math
-import os
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -48,8 +47,8 @@ def find_checkpoint(root: Path, path: str | None, *, or_start: bool, put_aside: 
     """
     if path is None:
         return None
-    folder = root / "checkpoints"
-    file = folder / f"{path}.ckpt" if path in ("best", "last") else Path(os.path.expanduser(path))
+    folder = root.expanduser() / "checkpoints"
+    file = folder / f"{path}.ckpt" if path in ("best", "last") else Path(path).expanduser()
     if path == "last":
         newest = newest_intact(folder, put_aside)
         if newest is not None or or_start:

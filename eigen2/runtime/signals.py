@@ -38,7 +38,10 @@ def stopped_by(
 @cache
 def requeue() -> str:
     """Ask SLURM, once in a process, to queue this job again; return one line about the result."""
-    job, program = os.environ.get("SLURM_JOB_ID"), shutil.which("scontrol")
+    job, array = os.environ.get("SLURM_JOB_ID"), os.environ.get("SLURM_ARRAY_JOB_ID")
+    if array is not None:  # which is also the id of one of its jobs, but requeues all of them
+        job = f"{array}_{os.environ.get('SLURM_ARRAY_TASK_ID')}"
+    program = shutil.which("scontrol")
     if job is None or program is None:
         return "there is no SLURM job to queue again"
     try:

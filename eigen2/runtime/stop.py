@@ -39,6 +39,11 @@ class GracefulStop(Callback):
         self._requeues = False  # whether the run ends by SIGUSR1
         self._trainer: Trainer | None = None
 
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Let uploaders come last: at the end they wait, and a signal ends that once the handlers are restored."""
+        callbacks = trainer.callbacks  # type: ignore[attr-defined]
+        trainer.callbacks = sorted(callbacks, key=lambda callback: isinstance(callback, CheckpointUploader))  # type: ignore[attr-defined]
+
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Install the handlers, in place of Lightning's too, which would save within a generation."""
         self._trainer, self._received, self._took_s, self._requeues = trainer, None, 0.0, False
@@ -79,9 +84,10 @@ class GracefulStop(Callback):
         lost = isinstance(exception, RunStopped) and exception.code == LOST_CONTACT
         stopped = isinstance(exception, StoppedBySignal) and self._requeues
         if trainer.is_global_zero and (stopped or (lost and self._received == signal.SIGUSR1)):
+            soon = stopped_by(signal.SIGUSR1, again=False)
             for callback in trainer.callbacks:  # type: ignore[attr-defined]
                 if isinstance(callback, CheckpointUploader):
-                    callback.on_exception(trainer, pl_module, exception)
+                    callback.on_exception(trainer, pl_module, soon)
             line = requeue()
             if lost:
                 sys.stderr.write(f"{line}\n")

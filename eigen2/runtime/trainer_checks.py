@@ -1,6 +1,8 @@
 """Trainer settings that would break a generation, refused before they can."""
 
+import math
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from lightning.pytorch.callbacks import Timer
@@ -60,6 +62,7 @@ def check_trainer(trainer: Any) -> None:
     trainer.callbacks = [callback for callback in trainer.callbacks if not compat.saves_on_exception(callback)]
     for broken, reason in (
         (steps != -1, f"max_steps is {steps}: it would stop in the middle of a generation; use trainer.max_epochs"),
+        (trainer.min_steps, f"min_steps is {trainer.min_steps}: it may stop within a generation; use min_epochs"),
         (
             not isinstance(interval, float) or interval != 1.0,
             f"val_check_interval is {interval}: it would validate before evolution; leave it at 1.0",
@@ -76,6 +79,27 @@ def check_trainer(trainer: Any) -> None:
             "where no run resumes exactly; leave out every_n_train_steps, train_time_interval, "
             "save_on_exception and OnExceptionCheckpoint",
         ),
+        (
+            any(_writes_last(each, trainer.default_root_dir) for each in trainer.checkpoint_callbacks),
+            "callbacks has one with save_last, which would write over last.ckpt of GenerationCheckpoint; leave it out",
+        ),
     ):
         if broken:
             raise UserError(f"trainer.{reason}")
+
+
+def _writes_last(callback: Any, root: str) -> bool:
+    """Return whether a ModelCheckpoint writes a `last.ckpt` of its own into the run's folder of checkpoints."""
+    if not getattr(callback, "save_last", None):
+        return False
+    return Path(callback.dirpath).resolve() == (Path(root) / "checkpoints").resolve()
+
+
+def check_early_stopping(trainer: Any, metrics: Mapping[str, float]) -> None:
+    """Refuse an EarlyStopping that would silently end the run, as its metric has no value yet; raises UserError."""
+    for callback in trainer.early_stopping_callbacks:
+        if callback.check_finite and math.isnan(metrics.get(callback.monitor, 0.0)):
+            raise UserError(
+                f"EarlyStopping: {callback.monitor} is NaN in generation {trainer.current_epoch}, which would end the "
+                "run; set its check_finite to false, and its patience above model.validate_every"
+            )

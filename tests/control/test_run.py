@@ -68,7 +68,10 @@ def test_a_run_that_was_stopped_and_resumed_is_the_one_that_was_not(
             "policy_delay is 0; it must be",
         ),
         (["--model.learners", "9"], "model.learners is 9; set 1 if one agent learns alone, or null for all"),
-        (["--model.gradient_steps", "1"], "model.gradient_steps is 1: TD3 would never train an actor in so few steps"),
+        (
+            ["--model.gradient_steps", "1"],
+            "TD3 would never train an actor in the 1 gradient steps of a generation; raise model.gradient_steps",
+        ),
         (["--model.validate_every", "0"], "model.validate_every is 0; it must be at least 1"),
     ],
 )

@@ -34,7 +34,7 @@ SAVED = {
     "matmul_precision": "highest",
     "trainer": {"precision": "32-true"},
     "model": {"actor_lr": 1e-4, "actor_lr_decay": 1, "critic_lr": 1e-4, "learning_rate": 1e-3, "tau": 0.1},
-    "data": {"account": {"initial_cash": 1.0, "unit_share": 0.1}, "accounts": 1, "context_days": 20},
+    "data": {"account": {"unit_share": 0.1}, "context_days": 20},
 }
 
 
@@ -43,8 +43,8 @@ SAVED = {
     [
         *((name, True) for name in ("num_threads", "matmul_precision", "trainer.precision")),
         *((f"model.{name}", True) for name in ("actor_lr", "critic_lr", "learning_rate")),
-        *((f"data.account.{name}", True) for name in ("initial_cash", "unit_share")),
-        *((name, False) for name in ("model.actor_lr_decay", "model.tau", "data.accounts", "data.context_days")),
+        *((name, False) for name in ("model.actor_lr_decay", "model.tau", "data.context_days")),
+        ("data.account.unit_share", False),
     ],
 )
 def test_what_may_change_when_a_run_is_resumed(key: str, may_change: bool, caplog: pytest.LogCaptureFixture) -> None:

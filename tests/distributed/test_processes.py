@@ -21,7 +21,7 @@ from lightning.pytorch.trainer.states import TrainerFn
 
 from eigen2.distributed.strategy import PopulationStrategy
 from eigen2.errors import LOST_CONTACT, TERMINATED, UserError
-from eigen2.runtime.checkpoint import DurableCheckpointIO, listed_parts
+from eigen2.runtime.checkpoint import listed_parts
 from eigen2.runtime.run_folder import locked_folder
 from tests.command import ROOT, Started, eigen2, together, wait_until
 from tests.golden.cases import evolution
@@ -243,18 +243,12 @@ def test_validation_by_several_processes_is_refused() -> None:
         trainer.strategy.setup(trainer)
 
 
-@pytest.mark.parametrize("io", [DurableCheckpointIO, TorchCheckpointIO])
-def test_unused_parts_are_collected_once(
-    io: type[TorchCheckpointIO], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    collected: list[Path] = []
-    for module in ("eigen2.distributed.strategy", "eigen2.runtime.checkpoint"):
-        monkeypatch.setattr(f"{module}.delete_unused_parts", collected.append)
-    monkeypatch.setattr(PopulationStrategy, "_gather_text", lambda self, text: [text])
+def test_parts_without_checksums_are_refused(tmp_path: Path) -> None:
     strategy = PopulationStrategy()
-    strategy.checkpoint_io = io()
-    strategy.save_checkpoint({"epoch": 1, "part": {"rows": torch.ones(3)}}, tmp_path / "last.ckpt")
-    assert collected == [tmp_path]
+    strategy.checkpoint_io = TorchCheckpointIO()
+    with pytest.raises(UserError, match=r"^checkpoints of several processes need eigen2.DurableCheckpointIO\(\)"):
+        strategy.save_checkpoint({"epoch": 1, "part": {"rows": torch.ones(3)}}, tmp_path / "last.ckpt")
+    assert not any(tmp_path.iterdir())
 
 
 def test_a_run_survives_a_disk_that_refuses_two_checkpoints_in_a_row(alone: Path, tmp_path: Path) -> None:

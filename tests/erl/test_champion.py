@@ -1,6 +1,7 @@
 """Who becomes champion, what fitness and validation are, and what a checkpoint brings back."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -219,6 +220,25 @@ def test_fitting_again_goes_on_and_after_a_reset_starts_over_in_the_same_memory(
         name for name in first[1, "validate"] if not same(first[1, "validate"][name], third[1, "validate"][name])
     ] == []
     assert recorders[0].pointers[-1] == recorders[2].pointers[-1]
+
+
+def test_a_further_fit_draws_other_random_numbers_and_judges_the_champion_on_its_own_data() -> None:
+    numbers: list[int] = []
+
+    class Numbered(ProbeRollouts):
+        def training_options(self, generation: int, seed: int) -> dict[str, Any]:
+            numbers.append(generation)
+            return super().training_options(generation, seed)
+
+    dearer = replace(AIM, reward=lambda x, action, step: AIM.reward(x, action, step) - 3)
+    module, recorders = ERLModule(4, gradient_steps=1), (Recorder(), Recorder())
+    for recorder, probe in zip(recorders, (AIM, dearer), strict=True):
+        numbers.clear()
+        make_trainer(recorder, epochs=2).fit(module, datamodule=Numbered(probe))
+    assert numbers[-2:] == [2, 3]
+    first, second = (recorder.states for recorder in recorders)
+    champion = [float(states["champion_fitness"]) for states in (first[1, "validate"], second[0, "evaluate"])]
+    assert champion[1] == pytest.approx(champion[0] - 3)
 
 
 @pytest.mark.parametrize(

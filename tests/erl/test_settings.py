@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from lightning.pytorch import Callback, LightningDataModule
-from lightning.pytorch.callbacks import ModelCheckpoint, OnExceptionCheckpoint
+from lightning.pytorch import Callback, LightningDataModule, Trainer
+from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint, OnExceptionCheckpoint
 from torch import nn
 
 from eigen2.erl.evolution import Elitism
@@ -16,6 +16,7 @@ from eigen2.erl.learners import DDPG
 from eigen2.erl.module import ERLModule
 from eigen2.erl.settings import RANGES, check_settings
 from eigen2.errors import UserError
+from eigen2.runtime.checkpoint import GenerationCheckpoint
 from eigen2.runtime.trainer_checks import check_precision
 from tests.erl.probe import Probe, ProbeRollouts, make_trainer
 from tests.erl.recorder import Recorder
@@ -80,6 +81,7 @@ def test_the_ends_of_the_ranges_are_allowed() -> None:
     ("setting", "value"),
     [
         ("max_steps", 3),
+        ("min_steps", 3),
         ("val_check_interval", 0.5),
         ("val_check_interval", 1),  # after every batch; 1.0 is once a generation
         ("val_check_interval", "00:00:00:01"),
@@ -117,6 +119,36 @@ def test_checkpoints_within_a_generation_are_refused(
     with pytest.raises(UserError, match=rf"has {type(callback).__name__} that saves within a generation"):
         trainer.fit(ERLModule(population_size=4), datamodule=ProbeRollouts(IDLE))
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+
+
+def test_a_second_writer_of_the_last_checkpoint_is_refused(tmp_path: Path) -> None:
+    twice = [GenerationCheckpoint(), ModelCheckpoint(dirpath=tmp_path / "checkpoints", save_last=True)]
+    trainer = make_trainer(*twice, enable_checkpointing=True, default_root_dir=tmp_path)
+    with pytest.raises(UserError, match=r"has one with save_last, which would write over last.ckpt of Generation"):
+        trainer.fit(ERLModule(population_size=4), datamodule=ProbeRollouts(IDLE))
+
+
+class StopsWithin(Callback):
+    def on_train_batch_end(self, trainer: Trainer, *args: Any) -> None:
+        trainer.should_stop = True
+
+
+def test_a_generation_that_a_callback_cuts_ends_the_run() -> None:
+    module = ERLModule(population_size=4, gradient_steps=2, accumulate=2)
+    with pytest.raises(UserError, match=r"^generation 0 was cut in the middle: a callback sets trainer.should_stop"):
+        make_trainer(StopsWithin()).fit(module, datamodule=ProbeRollouts(IDLE))
+
+
+def test_early_stopping_does_not_end_a_run_before_its_metric_has_a_value() -> None:
+    def fit(**settings: Any) -> int:
+        stopping = EarlyStopping("validation/mean", mode="max", patience=3, **settings)
+        module = ERLModule(population_size=4, gradient_steps=1, validate_every=2)
+        (trainer := make_trainer(stopping, epochs=3)).fit(module, datamodule=ProbeRollouts(IDLE))
+        return trainer.current_epoch
+
+    with pytest.raises(UserError, match=r"^EarlyStopping: validation/mean is NaN in generation 0, which would end"):
+        fit()
+    assert fit(check_finite=False) == 3
 
 
 @pytest.mark.parametrize(

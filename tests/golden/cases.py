@@ -20,8 +20,8 @@ FITS: dict[str, tuple[str, ...]] = {
         *("--data.replay_min_size", "4000", "--model.gradient_steps", "6", "--report", "false"),
     ),
     "windows": (*SMALL, "--data.encoding", "windows"),
-    "close": (
-        *(*SMALL, "--data.credit", "close"),
+    "crossover": (
+        *SMALL,
         *evolution("Elitism", "TournamentCrossover(share: 0.2)", "MagnitudeMutation"),
     ),
     "td3": (*SMALL, *TD3),

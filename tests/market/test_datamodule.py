@@ -339,7 +339,6 @@ def test_outcomes_are_what_the_environment_pays_for_each_column_beside_the_other
         earned = 100 * torch.log1p(torch.expm1(reward[:, 0] / 1e4) / 0.9)
     observation = {"day": torch.tensor([[day, day]]), "days_left": torch.tensor([[held, held - 1]])}
     outcomes = data.outcomes(observation)
-    assert outcomes is not None
     torch.testing.assert_close(outcomes[0, 0] / percent, earned - earned.mean(), rtol=2e-3, atol=2e-3)
     assert outcomes[0, 1].isnan().all()  # the window ends before
 
@@ -351,10 +350,6 @@ def test_outcomes_fit_into_half_precision() -> None:
     data = built(synthetic=wild, rules=rules, account=AccountRules(unit_share=1.0, max_leverage=100.0))
     assert not data._outcomes.isinf().any()
     assert float(data._outcomes.nan_to_num().abs().max()) == 65_504
-
-
-def test_outcomes_are_unknown_where_rewards_stay_at_the_close() -> None:
-    assert built(credit="close").outcomes({}) is None
 
 
 def test_owners_say_what_they_hold() -> None:

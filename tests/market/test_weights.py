@@ -186,6 +186,16 @@ def test_an_order_without_a_price_at_the_next_open_is_said_to_be_unfilled() -> N
     assert "buy B" not in found[4:]
 
 
+def test_an_order_for_more_of_what_is_held_is_said_to_be_unfilled_on_the_day_after() -> None:
+    prices, table = np.full((7, 2, 4), 100, np.float32), np.zeros((9, 2))
+    prices[4, 0], table[3] = np.nan, (1, -1)
+    rows = write_orders(prices, DATES[:7], ["A", "B"], RULES, AccountRules(), scoring(table), 0)
+    assert rows[rows["date"] == DATES[4]]["action"].tolist() == ["unfilled", "wait"]
+    for days in range(1, 7):  # no row depends on later days
+        short = write_orders(prices[:days], DATES[:days], ["A", "B"], RULES, AccountRules(), scoring(table), 0)
+        pd.testing.assert_frame_equal(short, rows[rows["date"] <= DATES[days - 1]].reset_index(drop=True))
+
+
 def test_rows_end_where_the_equity_is_lost() -> None:
     prices, money = np.full((9, 2, 4), 100, np.float32), AccountRules(max_leverage=3.0)
     prices[2:] = 50

@@ -6,12 +6,14 @@ import os
 import resource
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import LambdaCallback
 from lightning.pytorch.loggers import CSVLogger
+from lightning.pytorch.plugins.io import AsyncCheckpointIO
 
 from eigen2.cli.main import main
 from eigen2.erl.module import ERLModule
@@ -279,9 +281,10 @@ def test_the_champion_of_a_branch_that_was_left_is_replaced(tmp_path: Path) -> N
         assert ("of" in content) == (generation == 1)
 
 
-def test_checkpoints_without_checksums_are_refused(tmp_path: Path) -> None:
-    """They would be taken for damaged ones."""
-    trainer = make_trainer(ChampionCheckpoint(), default_root_dir=tmp_path, enable_checkpointing=True, plugins=[])
+@pytest.mark.parametrize("plugins", [[], [AsyncCheckpointIO(DurableCheckpointIO())]])
+def test_checkpoints_without_checksums_or_in_the_background_are_refused(plugins: list[Any], tmp_path: Path) -> None:
+    """The first would be taken for damaged; an error of the others is raised when the next one is written."""
+    trainer = make_trainer(ChampionCheckpoint(), default_root_dir=tmp_path, enable_checkpointing=True, plugins=plugins)
     with pytest.raises(UserError, match=r"^ChampionCheckpoint needs eigen2.DurableCheckpointIO\(\) among"):
         trainer.fit(ERLModule(population_size=2, gradient_steps=1), ProbeRollouts(AIM))
 

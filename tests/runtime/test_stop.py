@@ -113,6 +113,19 @@ def test_a_scheduler_that_does_not_answer_is_named(tmp_path: Path, monkeypatch: 
         assert reason in line
 
 
+def test_a_job_of_an_array_is_queued_again_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first one's id is that of the array, too."""
+    (program := tmp_path / "scontrol").write_text(f'#!/bin/sh\necho "$@" > {tmp_path}/arguments\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    for name, value in (("JOB_ID", "36"), ("ARRAY_JOB_ID", "36"), ("ARRAY_TASK_ID", "1")):
+        monkeypatch.setenv(f"SLURM_{name}", value)
+    signals.requeue.cache_clear()
+    assert signals.requeue() == "SLURM queued job 36_1 again"
+    assert (tmp_path / "arguments").read_text() == "requeue 36_1\n"
+    signals.requeue.cache_clear()
+
+
 @contextmanager
 def watched(grace_seconds: float = 60.0) -> Iterator[tuple[Trainer, LightningModule, stop.GracefulStop]]:
     """A callback whose handlers are installed, as in a fit that has begun."""

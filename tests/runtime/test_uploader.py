@@ -1,6 +1,7 @@
 """Uploads run in the background: they are retried, the newest is never lost, and no thread remains."""
 
 import errno
+import os
 import signal
 import tempfile
 import threading
@@ -346,6 +347,28 @@ def test_slurm_queues_the_job_again_once_the_last_checkpoint_is_uploaded(
         fit(tmp_path, stopper, callback(), on_hook("on_train_batch_start", stop_by_slurm))
     assert queued == [1 if within else 2]
     assert threads() == []
+
+
+@pytest.mark.parametrize("error", [None, RuntimeError("planned")])
+def test_ctrl_c_ends_the_wait_for_uploads(
+    error: BaseException | None, bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stalls, drain = threading.Event(), UploadQueue.drain
+
+    def interrupted(queue: UploadQueue, timeout_s: float) -> bool:
+        threading.Timer(0.2, os.kill, [os.getpid(), signal.SIGINT]).start()
+        return drain(queue, timeout_s)
+
+    monkeypatch.setattr(UploadQueue, "drain", interrupted)
+    bucket.fault = lambda call: wait(stalls) if call == "put" else None
+    began, before = time.monotonic(), signal.getsignal(signal.SIGINT)
+    try:
+        with pytest.raises((KeyboardInterrupt, SystemExit)):
+            fit(tmp_path, callback(drain_timeout_s=40.0), GracefulStop(), module=Tiny(error))
+    finally:
+        signal.signal(signal.SIGINT, before)  # Lightning ignores it from its first on
+        stalls.set()
+    assert time.monotonic() - began < 30
 
 
 def test_slurm_queues_the_job_again_in_time_if_the_bucket_stalls(

@@ -60,11 +60,15 @@ class Operator:
         return 0
 
     def rows(self, ranking: Ranking, context: EvolutionContext, taken: Collection[int]) -> Sequence[int]:
-        """Return the agents to replace: by default the first `share` of those that have not failed, or the rest."""
+        """Return the agents to replace: by default the first `share` of those that have not failed, or the rest.
+
+        A share is rounded down: rounded up, those of several operators could leave nothing to the one that fills the
+        rest.
+        """
         if self.share is None:
             return ranking.replaced
         candidates = [row for row in ranking.replaced if np.isfinite(ranking.fitness[row])]
-        return candidates[: round(self.share * len(ranking.evolving))]
+        return candidates[: int(self.share * len(ranking.evolving) + 1e-9)]  # products of decimal fractions round
 
     def parents(self, ranking: Ranking, generator: np.random.Generator) -> Parents:
         """Choose one child's parents; children share the generator, in the order of their rows."""

@@ -81,7 +81,8 @@ class MagnitudeMutation(Operator):
     fraction: float = 0.1
     """Share of a mutant's actor weights that change (0 to 1)."""
     scale: float = 0.1
-    """Standard deviation of a change, in units of the root mean square of the weights of the same tensor (>= 0)."""
+    """Standard deviation of a change, in units of the root mean square of the weights of the same tensor (>= 0); one
+    that is all 0 does not change."""
 
     def __post_init__(self) -> None:
         require(self, "share", "fraction", most=1)

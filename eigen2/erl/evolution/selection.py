@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 from jaxtyping import Float
@@ -68,6 +69,15 @@ def plan(
             taken.setdefault(row, operator)
     chosen = [(row, taken[row]) for row in ranking.replaced if row in taken]
     return [Child(row, operator, *_parents(operator, ranking, generator)) for row, operator in chosen]
+
+
+def idle(operators: Sequence[Operator], agents: int, context: EvolutionContext) -> list[Operator]:
+    """Return the operators that keep and replace none of `agents` agents, even if all are due and none has failed."""
+    ranking = ranking_of(np.arange(agents, dtype=np.float64), operators, context.first_evolving)
+    # in generation -1, all that are due every so many generations are
+    children = plan(ranking, operators, replace(context, generation=-1), np.random.default_rng(0))
+    used = {child.operator.name for child in children}
+    return [each for each in operators if each.name not in used and not each.kept(len(ranking.evolving))]
 
 
 def _parents(operator: Operator, ranking: Ranking, generator: np.random.Generator) -> Parents:

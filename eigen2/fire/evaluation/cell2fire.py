@@ -12,7 +12,6 @@ from typing import Any
 from numpy.typing import NDArray
 
 from eigen2.errors import UserError
-from eigen2.files import Folder
 from eigen2.fire.evaluation.validator import Conditions
 from eigen2.fire.landscapes.fuels import FUEL_MODELS
 from eigen2.fire.landscapes.landscape import Landscape
@@ -20,8 +19,8 @@ from eigen2.fire.landscapes.landscape import Landscape
 SCENARIO = 2  # fuel moisture, from 1 (dry) to 4 (moist): the option --scenario, before that a column of the weather
 
 
-def write_instance(folder: Folder, landscape: Landscape, breaks: Iterable[int], conditions: Conditions) -> None:
-    """Write the files of an instance, with `breaks.csv` for its option --FirebreakCells; raise OSError if it fails."""
+def instance_files(landscape: Landscape, breaks: Iterable[int], conditions: Conditions) -> dict[str, str]:
+    """Return the files of an instance by name, `breaks.csv` for its option --FirebreakCells among them."""
     if landscape.cell_size % 1:
         raise UserError(
             f"cells are {landscape.cell_size:g} m wide, and Cell2Fire takes whole metres; resample the rasters"
@@ -36,11 +35,12 @@ def write_instance(folder: Folder, landscape: Landscape, breaks: Iterable[int], 
         "cbh": landscape.canopy_base_height,  # m
         "cbd": landscape.canopy_bulk_density,  # kg/m3
     }
-    for name, layer in grids.items():
-        folder.write(f"{name}.asc", _grid(layer, landscape.cell_size))
-    folder.write("spain_lookup_table.csv", _fuels())
-    folder.write("Weather.csv", _weather(conditions))
-    folder.write("breaks.csv", f"Year,Ncell\n{','.join(map(str, [1, *(cell + 1 for cell in breaks)]))}\n")
+    return {
+        **{f"{name}.asc": _grid(layer, landscape.cell_size) for name, layer in grids.items()},
+        "spain_lookup_table.csv": _fuels(),
+        "Weather.csv": _weather(conditions),
+        "breaks.csv": f"Year,Ncell\n{','.join(map(str, [1, *(cell + 1 for cell in breaks)]))}\n",
+    }
 
 
 def _grid(layer: NDArray[Any], cell_size: float) -> str:

@@ -13,6 +13,7 @@ from eigen2.fire.simulation.spread import FireModel, Weather
 PATCHINESS = np.arange(0.0, 5.01, 0.5)  # values tried
 LANDSCAPES = 16  # synthetic ones made for each
 FIRES = 64  # burnt on each landscape
+ALIKE = 1.5  # largest ratio of two burned shares that count as alike
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,7 @@ def fit_terrain(tiles: Sequence[Landscape], weather: Weather, duration: float) -
     """Return terrain with the fuel, water and slope of landscapes of a region, on which fires burn as much as there.
 
     Fuel, water and slope are the means over the tiles, and patchiness is the one of PATCHINESS with which the mean
-    burned share is nearest to theirs, by its logarithm. Raises UserError if nothing burns.
+    burned share is nearest to theirs, by its logarithm, and of equal ones the usual. Raises UserError if nothing burns.
 
     Args:
         tiles: landscapes of the region, of one size.
@@ -55,5 +56,5 @@ def fit_terrain(tiles: Sequence[Landscape], weather: Weather, duration: float) -
         tried = replace(terrain, patchiness=patchiness)
         rngs = (np.random.default_rng([0, number]) for number in range(LANDSCAPES))
         found[patchiness] = burned([synthesize(size, rng, tried) for rng in rngs])
-    best = min(found, key=lambda patchiness: abs(np.log(found[patchiness] / wanted)))
+    best = min(found, key=lambda each: (abs(np.log(found[each] / wanted)), abs(each - Terrain().patchiness)))
     return Fit(replace(terrain, patchiness=best), wanted, found[best])

@@ -147,7 +147,7 @@ def synthesize(size: int, rng: np.random.Generator, terrain: Terrain | None = No
     fuel[lake] = WATER
     wooded = fuel >= TIMBER
     tall = wooded * (8 + 20 * growth)
-    return Landscape(
+    layers = dict(
         elevation=500 + height,
         slope=slope,
         aspect=aspect,
@@ -156,8 +156,11 @@ def synthesize(size: int, rng: np.random.Generator, terrain: Terrain | None = No
         canopy_height=tall,
         canopy_base_height=0.2 * tall,
         canopy_bulk_density=wooded * (0.05 + 0.1 * growth),
-        cell_size=terrain.cell_size,
     )
+    try:
+        return Landscape(**layers, cell_size=terrain.cell_size)
+    except UserError as error:
+        raise UserError(f"terrain makes {error}; lower its slope, water or cell_size") from error
 
 
 def synthetic(

@@ -108,6 +108,8 @@ def domirank_scores(adjacency: sparse.csr_array, sigma: float) -> Float64[np.nda
     from node to node (nodes, nodes), 0 or more; all are 0 where there are no edges, or none go both ways.
     """
     nodes = adjacency.shape[0]
+    if not adjacency.nnz:  # of which ARPACK finds no eigenvalue
+        return np.zeros(nodes)
     if nodes <= SMALL:
         eigenvalues = np.linalg.eigvals(adjacency.toarray())
     else:

@@ -76,7 +76,7 @@ def select_rows(prices_long: pd.DataFrame, indicators: Sequence[str]) -> PanelRo
     empty = {name for name, group in groups.items() if len(group) == 0}
     if empty & set(indicators):
         name = min(empty & set(indicators))
-        raise UserError(f"data.indicators has {name!r}, which has no close on any day of prices: leave it out")
+        raise UserError(f"data.indicators has {name!r}, which has no close on any day of prices: leave out its rows")
     if empty:
         log.warning("%d of %d tickers left out: no usable row", len(empty), len(names))
     return PanelRows(dates, day_of_row, {name: group for name, group in groups.items() if len(group)})

@@ -125,16 +125,14 @@ class Backtest:
     @cached_property
     def selection(self) -> dict[str, float]:
         """Estimate how likely the champion's success comes from choosing the best of many; see `selection_bias`."""
-        mean, deviation = self.agents.mean(0) - self.risk_free, self.agents.std(0, ddof=1)
-        varies = deviation > MIN_DEVIATION
-        excess, sharpes = self.champion.returns - self.risk_free, mean[varies] / deviation[varies]
-        deflated, overfitting = deflated_sharpe_ratio(excess, self.tried, sharpes), math.nan
-        if varies.sum() > 1:  # else there is nothing to compare
-            blocks = min(BLOCKS, len(self.agents) // LEAST_BLOCK_DAYS // 2 * 2)
-            if blocks >= 2:
-                overfitting = overfitting_probability(self.agents[:, varies], blocks)
-        agents = self.agents.shape[1]
-        return {"tried": self.tried, "agents": agents, "deflated_sharpe": deflated, "overfitting": overfitting}
+        agents = self.agents[:, self.agents.std(0, ddof=1) > MIN_DEVIATION] - self.risk_free
+        sharpes = agents.mean(0) / agents.std(0, ddof=1)
+        deflated = deflated_sharpe_ratio(self.champion.returns - self.risk_free, self.tried, sharpes)
+        blocks, overfitting = min(BLOCKS, len(agents) // LEAST_BLOCK_DAYS // 2 * 2), math.nan
+        if blocks >= 2 and len(sharpes) > 1:  # else there is nothing to compare
+            overfitting = overfitting_probability(agents, blocks)
+        counts = {"tried": self.tried, "agents": self.agents.shape[1]}
+        return {**counts, "deflated_sharpe": deflated, "overfitting": overfitting}
 
     @cached_property
     def measures(self) -> dict[str, dict[str, float]]:

@@ -78,16 +78,12 @@ def overfitting_probability(returns: Float[np.ndarray, "days strategies"], block
     halves = np.array(list(combinations(range(blocks), blocks // 2)))
     chosen = np.zeros((len(halves), blocks))
     np.put_along_axis(chosen, halves, 1.0, axis=1)
-    sums, squares = parts.sum(1), np.square(parts).sum(1)
     counted = size * blocks // 2
-
-    def sharpe(weights: np.ndarray) -> np.ndarray:
-        mean = weights @ sums / counted
-        deviation = np.sqrt(np.maximum(weights @ squares / counted - mean**2, 0))
-        return np.where(deviation > CONSTANT, mean / np.maximum(deviation, CONSTANT), 0.0)
-
-    best, outside = sharpe(chosen).argmax(1), sharpe(1 - chosen)
-    chosen_sharpe = np.take_along_axis(outside, best[:, None], axis=1)
+    mean = chosen @ parts.sum(1) / counted
+    deviation = np.sqrt(np.maximum(chosen @ np.square(parts).sum(1) / counted - mean**2, 0))
+    inside = np.where(deviation > CONSTANT, mean / np.maximum(deviation, CONSTANT), 0.0)
+    outside = inside[::-1]  # in their order the other half of the first is the last, and so on
+    chosen_sharpe = np.take_along_axis(outside, inside.argmax(1)[:, None], axis=1)
     # tied strategies share their mean rank
     rank = (outside < chosen_sharpe).sum(1) + ((outside == chosen_sharpe).sum(1) + 1) / 2
     return float((rank <= (strategies + 1) / 2).mean())

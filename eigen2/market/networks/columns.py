@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from eigen2.core.networks import DESCRIBED, FORECAST, Inputs, Linear, Sizes, preactivation, require_width
-from eigen2.errors import UserError, require_range
+from eigen2.errors import UserError
 from eigen2.market.simulation.account import AccountRules
 from eigen2.market.simulation.rules import TradingRules
 
@@ -23,7 +23,6 @@ PORTFOLIO = {
 HELD, HELD_DAYS, COEFFICIENT, ROOM = map(PORTFOLIO["orders"].index, ("held", "held_days", "coefficient", "room"))
 DRAWS = "draws"  # name of the input that breaks ties between orders
 RIDGE = "ridge"  # name of the input with the forecasts of a ridge regression
-MAX_SHARPNESS = 1e6  # a sharper softmax has no gradient left
 NEVER = -1e9  # below every pre-activation
 RIDGE_WEIGHT = 3.5  # initial weight of the ridge forecasts in an actor's sizes or scores, before the tanh
 # initial take-profits before the tanh, at 88 % of their range: positions run until agents learn better
@@ -38,12 +37,6 @@ class TradeModel:
     rules: TradingRules = field(default_factory=TradingRules)
     account: AccountRules = field(default_factory=AccountRules)
     """Rules and money of the environment."""
-    sharpness: float = 1.0
-    """Sharpness of the softmax over pre-activations, artanh(size), through which the gradient of the choice passes (0
-    to 1e6; 0: no gradient passes)."""
-
-    def __post_init__(self) -> None:
-        require_range("trade_model.sharpness", self.sharpness, least=0, most=MAX_SHARPNESS)
 
     def taken(self, action: Tensor, portfolio: Tensor) -> Tensor:
         """Return what a critic sees of an action: orders as they are, of scores the weights x number of columns."""
@@ -86,7 +79,7 @@ class TradeModel:
         Orders are those of the environment, see `TradingEnvironment`. Rewards are in proportion to stakes: where little
         money is left, several orders earn no more than one. What is ordered has no gradient, so that of a softmax
         replaces it (the straight-through estimator of Bengio, Léonard and Courville, 2013): over the pre-activations of
-        sizes, as among sizes near their bound, which are those that lead, it would see no differences.
+        sizes, artanh(size), as among sizes near their bound, which are those that lead, it would see no differences.
 
         Stakes are those before `AccountRules.whole_shares`: how many shares they buy depends on the price of the fill,
         so an order that buys none is judged as if it had filled.
@@ -100,7 +93,7 @@ class TradeModel:
         if not torch.is_grad_enabled():
             return stakes
         size = action[..., 0].abs() if self.rules.allow_short else action[..., 0]
-        soft = torch.softmax(self.sharpness * torch.where(orderable, preactivation(size), NEVER), dim=-1)
+        soft = torch.softmax(torch.where(orderable, preactivation(size), NEVER), dim=-1)
         soft = soft * (room / largest).clamp(max=1)
         return stakes + (soft - soft.detach())
 
@@ -116,7 +109,7 @@ class TradeModel:
         low, high = self.rules.action_range
         below = 2 * (1 - coefficient * self._side(portfolio)) / (high[0] - low[0])
         # a sigmoid; unlike torch.sigmoid, tanh has the same bits wherever an agent's numbers lie in the tensor
-        soft = 0.5 + 0.5 * torch.tanh(self.sharpness * below)
+        soft = 0.5 + 0.5 * torch.tanh(below)
         return stake * (closed + (soft - soft.detach()))
 
     def ordered(self, coefficient: Tensor, orderable: Tensor, draws: Tensor) -> Tensor:

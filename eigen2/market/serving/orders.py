@@ -86,22 +86,23 @@ def _weight_days(
 ) -> list[Row]:
     """Return the rows of target weights from day `start` on, until the equity is lost."""
     every, rows, unfilled, ruined = env.rules.rebalance_days, list[Row](), list[Row](), False
-    held, shares = env.held_weights()[0, 0], env.accounts.shares.copy()
+    held = env.held_weights()[0, 0]
     for today, day in zip(range(start, len(prices), every), days, strict=False):
         decided = [LOST] if ruined else _weight_rows(held, day, env, prices[today, :, CLOSE], tickers)
         rows += [{"date": dates[today], **row} for row in (*unfilled, *decided)]
         if ruined:
             break
-        dropped = ~day.info["traded"][0] & (env.accounts.shares == shares)  # what delists is paid out
         given = {row["ticker"] for row in decided if row["action"] in ("buy", "sell")}
-        names = [name for name, lost in zip(tickers, dropped, strict=True) if lost and name in given]
+        names = [
+            name for name, traded in zip(tickers, day.info["traded"][0], strict=True) if name in given and not traded
+        ]
         unfilled = [{"ticker": name, "action": "unfilled", "reason": UNFILLED} for name in names]
         for waiting in range(today + 1, min(today + every, len(prices))):
             left = today + every - waiting
             wait = {"action": "wait", "reason": f"the next rebalancing is in {left} day{'s' * (left > 1)}"}
             rows += [{"date": dates[waiting], **row} for row in (*unfilled, wait)]
             unfilled = []
-        held, shares = env.held_weights()[0, 0], env.accounts.shares.copy()
+        held = env.held_weights()[0, 0]
         ruined = bool(env.accounts.ruined[0])
     return rows
 

@@ -38,10 +38,9 @@ class Trader:
     """
 
     def __init__(self, champion: ExportedChampion, trusted: str | None = None) -> None:
-        workload = champion.config["workload"]
-        if workload != "market":
-            raise UserError(f"the champion is of the workload {workload}; only those of the market trade")
         with altered_as_user_error("the champion"):
+            if (workload := champion.config["workload"]) != "market":
+                raise UserError(f"the champion is of the workload {workload}; only those of the market trade")
             self._spec = spec = champion.config["inference"]
             for name in ("context_days", "trading_days", "settlement_days"):
                 require_range(name, spec[name], least=1, most=MOST_DAYS)
@@ -62,11 +61,6 @@ class Trader:
         """Load the champion of an exported folder or of a checkpoint; raise UserError if it cannot be read."""
         return cls(load(path), trusted)
 
-    @property
-    def features(self) -> tuple[str, ...]:
-        """Return the columns that the prices need beside the usual ones, see `read_prices`."""
-        return self._scale.own_features
-
     def orders(
         self,
         prices: pd.DataFrame | str | Path,
@@ -76,7 +70,7 @@ class Trader:
         """Return the champion's decisions at the close of each day, see `write_orders`; it starts without positions.
 
         Args:
-            prices: a DataFrame, see `frame_prices`, or a file, with `features` and the context of the first day.
+            prices: a DataFrame, see `frame_prices`, or a file; with the fit's features and the context of `first`.
             first: day of the first decision; None is the last day that the fit used, whose orders fill on later days.
             membership: file of the days on which tickers may be bought, see `read_membership`; None for all days.
 
@@ -85,10 +79,8 @@ class Trader:
                 feature, or a file cannot be read.
         """
         spec = self._spec
-        if isinstance(prices, pd.DataFrame):
-            table = frame_prices(prices, self.features)
-        else:
-            table = read_prices(prices, self.features)
+        features = self._scale.own_features
+        table = frame_prices(prices, features) if isinstance(prices, pd.DataFrame) else read_prices(prices, features)
         spans = None if membership is None else read_membership(membership)
         if membership is None and spec.get("members"):
             log.warning(

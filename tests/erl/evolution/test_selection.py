@@ -5,7 +5,7 @@ import math
 from collections import Counter
 from collections.abc import Collection, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, ClassVar
 
@@ -27,7 +27,7 @@ from eigen2.erl.evolution import (
 )
 from eigen2.erl.evolution.breeding import breed, inherit, parents_of
 from eigen2.erl.evolution.operator import Child, Parents, Ranking
-from eigen2.erl.evolution.selection import check_operators, plan, rank, ranking_of
+from eigen2.erl.evolution.selection import check_operators, idle, plan, rank, ranking_of
 from eigen2.errors import UserError
 from tests.erl.evolution.builders import context, evolution, planned
 from tests.erl.reference import inherited
@@ -81,7 +81,7 @@ def test_every_plan_keeps_the_fittest_and_replaces_every_other_agent_once(
     assert elites <= finite
     assert len(elites) == min(len(finite), max(1, round(share[0] * size)))
     assert all(better(fitness, elite, row) for elite in elites for row in replaced)
-    assert names(children)["offspring"] == min(round(share[1] * size), len(finite) - len(elites))
+    assert names(children)["offspring"] == min(int(share[1] * size + 1e-9), len(finite) - len(elites))
     for child in children:
         if child.operator.name == "mutant":
             assert len(child.parents) == 1
@@ -93,6 +93,28 @@ def test_every_plan_keeps_the_fittest_and_replaces_every_other_agent_once(
             assert set(child.parents) <= finite
             assert 0 <= child.blend < 1
     assert children == planned(fitness, operators, np.random.default_rng(seed))
+
+
+@pytest.mark.parametrize("agents", [2, *range(4, 200)])
+def test_by_default_every_population_has_mutants(agents: int) -> None:
+    children = planned(np.arange(float(agents)), evolution(), np.random.default_rng(0))
+    assert names(children)["mutant"] >= 1
+
+
+@pytest.mark.parametrize(
+    ("operators", "agents", "idlers"),
+    [
+        ([Elitism(), TournamentCrossover(), MagnitudeMutation()], 16, []),
+        ([Elitism(), TournamentCrossover(), MagnitudeMutation()], 3, ["mutant"]),
+        ([Elitism(), Injection(every=7), TournamentCrossover(), MagnitudeMutation()], 16, []),
+        ([Elitism(), MagnitudeMutation(), Injection(), TournamentCrossover()], 16, ["injected", "offspring"]),
+        ([Elitism(), Injection(), MagnitudeMutation()], 2, ["injected", "mutant"]),
+    ],
+)
+def test_operators_that_get_no_agent_are_found(operators: list[Operator], agents: int, idlers: list[str]) -> None:
+    first = int(any(isinstance(operator, Injection) for operator in operators))
+    at = replace(context(), generation=3, first_evolving=first)
+    assert [operator.name for operator in idle(operators, agents, at)] == idlers
 
 
 def chance_to_win(position: int, size: int, tournament: int) -> float:

@@ -8,13 +8,13 @@ import pytest
 
 from eigen2.cli.main import main
 from eigen2.errors import UserError
-from eigen2.files import Folder
-from eigen2.fire.evaluation.cell2fire import write_instance
+from eigen2.fire.evaluation.cell2fire import instance_files
 from eigen2.fire.evaluation.validator import Conditions
 from eigen2.fire.landscapes.fuels import FUEL_MODELS
 from eigen2.fire.landscapes.landscape import Landscape
 from eigen2.fire.simulation.spread import Weather
 from tests.fire.conftest import flat
+from tests.fire.landscapes.test_rasters import whole as rasters
 
 HEAD = "ncols 4\nnrows 3\nxllcorner 0\nyllcorner 0\ncellsize 20\nNODATA_value -9999\n"
 ROWS = {
@@ -46,10 +46,9 @@ def hand_made(cell_size: float = 20.0) -> Landscape:
     )
 
 
-def test_the_files_of_a_landscape_made_by_hand(tmp_path: Path) -> None:
+def test_the_files_of_a_landscape_made_by_hand() -> None:
     breaks = [1 * 4 + 2, 2 * 4 + 3]  # the third cell of the second row is the seventh, the last is the twelfth
-    write_instance(Folder(tmp_path), hand_made(), breaks, Conditions(Weather(12.5, 359.6), 61.0))
-    found = {path.name: path.read_text() for path in tmp_path.iterdir()}
+    found = instance_files(hand_made(), breaks, Conditions(Weather(12.5, 359.6), 61.0))
     table = found.pop("spain_lookup_table.csv").splitlines()
     assert found == {
         **{f"{name}.asc": HEAD + rows for name, rows in ROWS.items()},
@@ -63,12 +62,12 @@ def test_the_files_of_a_landscape_made_by_hand(tmp_path: Path) -> None:
     assert all(row.split(",")[4:7] == ["0", "0", "0"] for row in table[1:])
 
 
-def test_no_breaks_and_cells_that_cell2fire_would_cut(tmp_path: Path) -> None:
-    write_instance(Folder(tmp_path), flat((3, 3)), [], Conditions(Weather(), 60.0))
-    assert (tmp_path / "breaks.csv").read_text() == "Year,Ncell\n1\n"
-    assert (tmp_path / "Weather.csv").read_text().count("\n") == 2
+def test_no_breaks_and_cells_that_cell2fire_would_cut() -> None:
+    found = instance_files(flat((3, 3)), [], Conditions(Weather(), 60.0))
+    assert found["breaks.csv"] == "Year,Ncell\n1\n"
+    assert found["Weather.csv"].count("\n") == 2
     with pytest.raises(UserError, match=r"cells are 28\.5 m wide"):
-        write_instance(Folder(tmp_path), hand_made(28.5), [], Conditions(Weather()))
+        instance_files(hand_made(28.5), [], Conditions(Weather()))
 
 
 @pytest.fixture
@@ -95,6 +94,19 @@ def test_the_command_writes_the_landscape_and_breaks_asked_for(
     main(["fire", "export", *placements, "--number=1", "--overwrite"])
     assert (tmp_path / "instance" / "breaks.csv").read_text() == "Year,Ncell\n1,11,12\n"
     assert (tmp_path / "instance" / "elevation.asc").read_text() != first
+
+
+def test_the_rasters_of_the_region_are_not_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("rasterio")
+    files = rasters(tmp_path, flat((8, 8)), suffix=".asc")
+    spec = {"grid_size": 8, "number": 0, "region": {name: str(files[name]) for name in ("elevation", "fuel")}}
+    (tmp_path / "p.json").write_text(json.dumps({"landscapes": [spec], "placements": {"champion": [[9]]}}))
+    before = {path: path.read_bytes() for path in tmp_path.iterdir()}
+    with pytest.raises(SystemExit) as left:
+        main(["fire", "export", f"--placements={tmp_path / 'p.json'}", f"--output={tmp_path}", "--overwrite"])
+    assert left.value.code == 2
+    assert "elevation.asc', which is read; name another file" in capsys.readouterr().err
+    assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
 @pytest.mark.parametrize(

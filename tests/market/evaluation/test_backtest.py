@@ -92,6 +92,15 @@ def test_interest_on_cash_is_no_skill() -> None:
     assert paid.selection["deflated_sharpe"] == pytest.approx(plain.selection["deflated_sharpe"], abs=0.05)
 
 
+def test_interest_on_cash_does_not_say_that_the_past_order_of_agents_lasts(plain: Backtest) -> None:
+    rng, interest = np.random.default_rng(0), 2e-4
+    skill = 1e-3 * rng.standard_normal((160, 8)) * np.linspace(0.01, 1, 8)  # those that trade least vary least
+    one = replace(plain, agents=skill)
+    paid = replace(one, agents=skill + interest, risk_free=interest)
+    assert paid.selection["overfitting"] == pytest.approx(one.selection["overfitting"], abs=1e-9)
+    assert replace(one, agents=skill + interest).selection["overfitting"] < one.selection["overfitting"] - 0.2
+
+
 def test_p_values_are_the_rank_among_the_random_baseline(plain: Backtest) -> None:
     random, champion = plain.simulations["random"], plain.champion
     assert abs(random.trades.mean() / champion.trades[0] - 1) < 0.05

@@ -193,10 +193,12 @@ def test_every_input_counts_and_rows_of_a_batch_do_not_mix(make: Callable[[], nn
     torch.testing.assert_close(critic_(last, action[-1:]), critic_(inputs, action)[-1:], atol=1e-5, rtol=1e-5)
 
 
-def test_the_gradient_of_the_critic_raises_its_value() -> None:
+def test_the_gradient_of_the_critic_raises_its_value(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its gradient reaches coefficient and target of every column, and a small step along it raises the value."""
-    # with a sharpness of 0 orders have no gradient but the one in its place, which is none of small steps
-    network = random_networks(lambda: ColumnCritic(replace(SIZES, trade_model=TradeModel(sharpness=0.0))), count=1)[0]
+    # the gradient of the choice is none of small steps
+    monkeypatch.setattr("eigen2.market.networks.columns.preactivation", torch.zeros_like)
+    model = TradeModel(TradingRules(early_close=False))
+    network = random_networks(lambda: ColumnCritic(replace(SIZES, trade_model=model)), count=1)[0]
     inputs = of_agent(random_inputs(AXES["shared"]), 0)
     action = random_action(1)[0].requires_grad_()
     value = network(inputs, action)
@@ -286,7 +288,7 @@ def test_the_gradient_says_what_would_change_if_a_column_were_preferred(early_cl
     action = rounded_action(uniform())
     action[:, 5, 0] = -0.75
     action.requires_grad_()
-    model = TradeModel(TradingRules(early_close=early_close), sharpness=3.0)
+    model = TradeModel(TradingRules(early_close=early_close))
     weights, _ = model.weights(action, inputs["portfolio"], inputs[DRAWS])
     pooled = (weights[:, None] @ tokens)[:, 0]
     free = torch.where(inputs["portfolio"][..., 0] > 0, action[..., 0], -10)
@@ -296,9 +298,9 @@ def test_the_gradient_says_what_would_change_if_a_column_were_preferred(early_cl
     torch.testing.assert_close(pooled, ordered + closed)
     (found,) = torch.autograd.grad(pooled.square().sum() / 2, action)
     preferred = torch.where(inputs["portfolio"][..., 0] > 0, torch.atanh(action[..., 0]), -torch.inf)
-    soft = (torch.softmax(3 * preferred, 1)[:, None] @ tokens)[:, 0] + ordered
+    soft = (torch.softmax(preferred, 1)[:, None] @ tokens)[:, 0] + ordered
     if early_close:  # -0.6 is a coefficient of 1
-        soft = soft + 0.5 * tokens[:, 5] * torch.sigmoid(6 * (-0.6 - action[:, 5, :1]))
+        soft = soft + 0.5 * tokens[:, 5] * torch.sigmoid(2 * (-0.6 - action[:, 5, :1]))
     # of sum(chosen x soft pool): the same outer derivative
     (expected,) = torch.autograd.grad((soft * pooled.detach()).sum(), action)
     torch.testing.assert_close(found, expected, rtol=2e-3, atol=1e-4)

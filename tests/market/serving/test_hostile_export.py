@@ -73,6 +73,14 @@ def with_value(value: Any, place: tuple[Any, ...], new: Any) -> Any:
     return copied
 
 
+def test_a_description_without_a_part_of_it_ends_in_one_line(champion: ExportedChampion, tmp_path: Path) -> None:
+    config = json.loads(json.dumps(champion.config))
+    for name in ("workload", "inference", "data_used"):
+        replace(champion, config={key: part for key, part in config.items() if key != name}).save(tmp_path)
+        with pytest.raises(UserError, match=r"^the champion holds what eigen2 did not write \(KeyError: "):
+            Trader.load(tmp_path)
+
+
 @pytest.mark.parametrize(
     "new", ["x", 1e308, [], *(pytest.param(new, marks=pytest.mark.slow) for new in (None, -1, 10**30, {}, [[]], True))]
 )

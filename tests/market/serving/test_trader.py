@@ -146,7 +146,9 @@ def test_orders_of_all_forms_of_prices_and_membership(
 def test_a_users_own_actor_is_loaded_only_if_asked_for(exported: Path) -> None:
     name = f"{Stranger.__module__}.Stranger"
     own = changed(exported, actor={"class_path": name, "init_args": {}})
-    with pytest.raises(UserError, match=rf"is {name}, which is not eigen2's own, .*, give --actor {name}$"):
+    with pytest.raises(
+        UserError, match=rf"is {name}, which is not eigen2's own, .*, give --actor {name}, or trusted='{name}'$"
+    ):
         own.actor()
     actor = own.actor(trusted=name)
     assert isinstance(actor, Stranger)
