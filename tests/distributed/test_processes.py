@@ -35,7 +35,7 @@ EVERYTHING = (  # what draws random numbers, moves rows or looks at several agen
     "--data.replay_capacity=400",  # less than a generation adds
 )
 STRATEGY = "--trainer.strategy=eigen2.distributed.PopulationStrategy"
-CONTROL = ("fit", "--config", "tests/control/small.yaml", "--model.population_size=5")
+CONTROL = ("fit", "--config", "tests/control/small.yaml", "--model.population_size=6")
 
 
 def folder(root: Path, generations: int = GENERATIONS) -> tuple[str, ...]:

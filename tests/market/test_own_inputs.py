@@ -10,7 +10,6 @@ import torch
 
 from eigen2.core.export import load
 from eigen2.errors import UserError
-from eigen2.market.data.source import read_prices
 from eigen2.market.datamodule import MarketDataModule
 from eigen2.market.serving.trader import Trader
 from eigen2.market.simulation.account import AccountRules
@@ -132,9 +131,7 @@ def test_a_run_from_fit_to_orders(tmp_path: Path) -> None:
     assert "against the benchmark S0003" in page
     champion = load(root / "checkpoints" / "best.ckpt")
     assert "S0003" not in champion.config["inference"]["investable"]
-    trader = Trader(champion)
-    assert trader.features == ("mood",)
-    orders = trader.orders(read_prices(prices, trader.features))
+    orders = Trader(champion).orders(prices)
     output = tmp_path / "orders.csv"
     predict = ("predict", "--trainer.default_root_dir", root, "--output", output, "--data.path")
     assert eigen2(*predict, prices).returncode == 0

@@ -361,7 +361,7 @@ def test_ctrl_c_ends_the_wait_for_uploads(
 
     monkeypatch.setattr(UploadQueue, "drain", interrupted)
     bucket.fault = lambda call: wait(stalls) if call == "put" else None
-    began, before = time.monotonic(), signal.getsignal(signal.SIGINT)
+    began, before = time.monotonic(), signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         with pytest.raises((KeyboardInterrupt, SystemExit)):
             fit(tmp_path, callback(drain_timeout_s=40.0), GracefulStop(), module=Tiny(error))

@@ -60,14 +60,14 @@ class Operator:
         return 0
 
     def rows(self, ranking: Ranking, context: EvolutionContext, taken: Collection[int]) -> Sequence[int]:
-        """Return the agents to replace: by default the first `share` of those that have not failed, or the rest.
+        """Return the agents to replace: by default the first `share` of those left that have not failed, or the rest.
 
-        A share is rounded down: rounded up, those of several operators could leave nothing to the one that fills the
-        rest.
+        `taken` are those of earlier operators. A share is rounded down: rounded up, those of several operators could
+        leave nothing to the one that fills the rest.
         """
         if self.share is None:
             return ranking.replaced
-        candidates = [row for row in ranking.replaced if np.isfinite(ranking.fitness[row])]
+        candidates = [row for row in ranking.replaced if np.isfinite(ranking.fitness[row]) and row not in taken]
         return candidates[: int(self.share * len(ranking.evolving) + 1e-9)]  # products of decimal fractions round
 
     def parents(self, ranking: Ranking, generator: np.random.Generator) -> Parents:

@@ -107,6 +107,7 @@ def test_by_default_every_population_has_mutants(agents: int) -> None:
         ([Elitism(), TournamentCrossover(), MagnitudeMutation()], 16, []),
         ([Elitism(), TournamentCrossover(), MagnitudeMutation()], 3, ["mutant"]),
         ([Elitism(), Injection(every=7), TournamentCrossover(), MagnitudeMutation()], 16, []),
+        ([Elitism(), Injection(), TournamentCrossover(), MagnitudeMutation()], 5, ["mutant"]),
         ([Elitism(), MagnitudeMutation(), Injection(), TournamentCrossover()], 16, ["injected", "offspring"]),
         ([Elitism(), Injection(), MagnitudeMutation()], 2, ["injected", "mutant"]),
     ],
