@@ -41,9 +41,8 @@ class _Perceptron(nn.Module):
         for layer in hidden:
             x = layer(x).relu_()
         x = _beside(x, seen) if self.skip else x
-        with torch.autocast(
-            x.device.type, enabled=False
-        ):  # in bfloat16 a return of 500 would be rounded to even numbers
+        # in bfloat16 a return of 500 would be rounded to even numbers
+        with torch.autocast(x.device.type, enabled=False):
             return last(x.float())
 
 

@@ -280,7 +280,7 @@ class GenerationModule(LightningModule, ABC, Generic[Data]):
             raise UserError(f"the checkpoint is of the workload {other}, not {workload}; give --workload {other}")
         if self.fitting:
             require_same_settings(saved["settings"], self.settings())
-            most, done = self.trainer.max_epochs, int(saved["generations"])
+            most, done = self.trainer.max_epochs, int(checkpoint["epoch"]) + 1
             if most is not None and 0 <= most < done:
                 raise UserError(f"the run has had {done} generations: raise trainer.max_epochs, now {most}, to go on")
         self.check_shapes(checkpoint)

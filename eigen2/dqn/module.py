@@ -152,7 +152,7 @@ class DQNModule(GenerationModule[DQNDataModule]):
     @property
     def turn(self) -> int:
         """Return the number of the network that plays and learns in this epoch."""
-        return int(self.current_epoch % self.hparams["networks"])
+        return int(self.generation % self.hparams["networks"])
 
     @property
     def epsilon(self) -> float:

@@ -90,11 +90,11 @@ class _Checkpoint(ModelCheckpoint):
 
         Checkpoints without checksums, which other plugins write, would be taken for damaged ones.
         """
-        durable = isinstance(
-            trainer.strategy.checkpoint_io, DurableCheckpointIO
-        )  # not wrapped, as by AsyncCheckpointIO
+        durable = isinstance(trainer.strategy.checkpoint_io, DurableCheckpointIO)
         if stage == "fit" and not (durable or trainer.fast_dev_run):  # type: ignore[attr-defined]
-            raise UserError(f"{type(self).__name__} needs eigen2.DurableCheckpointIO() among the Trainer's plugins")
+            raise UserError(
+                f"{type(self).__name__} needs eigen2.DurableCheckpointIO() among the Trainer's plugins, not wrapped"
+            )
         folder = Folder(trainer.default_root_dir) / "checkpoints"
         folder.file(self._name)
         self.dirpath = str(folder)  # Lightning would take that of the first logger
@@ -108,10 +108,12 @@ class _Checkpoint(ModelCheckpoint):
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Forget the score of a file that is not here, so that the next generation writes it.
 
-        One of this or a later generation is of a run that did not go on here: it was resumed from before them.
+        One of this or a later generation is of a run that did not go on here: it was resumed from before them. That of
+        an earlier fit of this Trainer may be on other data.
         """
         super().on_train_start(trainer, pl_module)
-        if not trainer.strategy.broadcast(self._is_before(trainer.current_epoch)):
+        goes_on = trainer.ckpt_path is not None and self._is_before(trainer.current_epoch)
+        if not trainer.strategy.broadcast(goes_on):
             self._restore(None)
 
     def _is_before(self, generation: int) -> bool:

@@ -84,11 +84,13 @@ class GracefulStop(Callback):
         lost = isinstance(exception, RunStopped) and exception.code == LOST_CONTACT
         stopped = isinstance(exception, StoppedBySignal) and self._requeues
         if trainer.is_global_zero and (stopped or (lost and self._received == signal.SIGUSR1)):
-            soon = stopped_by(signal.SIGUSR1, again=False)
-            for callback in trainer.callbacks:  # type: ignore[attr-defined]
-                if isinstance(callback, CheckpointUploader):
-                    callback.on_exception(trainer, pl_module, soon)
-            line = requeue()
+            self.teardown()  # a further signal ends the wait for uploads
+            try:
+                for callback in trainer.callbacks:  # type: ignore[attr-defined]
+                    if isinstance(callback, CheckpointUploader):
+                        callback.on_exception(trainer, pl_module, stopped_by(signal.SIGUSR1, again=False))
+            finally:
+                line = requeue()
             if lost:
                 sys.stderr.write(f"{line}\n")
             else:

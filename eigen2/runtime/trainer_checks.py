@@ -9,6 +9,7 @@ from lightning.pytorch.callbacks import Timer
 
 from eigen2 import compat
 from eigen2.errors import UserError
+from eigen2.runtime.checkpoint import GenerationCheckpoint
 
 PRECISIONS = ("32-true", "bf16-mixed")
 
@@ -80,7 +81,8 @@ def check_trainer(trainer: Any) -> None:
             "save_on_exception and OnExceptionCheckpoint",
         ),
         (
-            any(_writes_last(each, trainer.default_root_dir) for each in trainer.checkpoint_callbacks),
+            any(isinstance(each, GenerationCheckpoint) for each in trainer.callbacks)
+            and any(_writes_last(each, trainer.default_root_dir) for each in trainer.checkpoint_callbacks),
             "callbacks has one with save_last, which would write over last.ckpt of GenerationCheckpoint; leave it out",
         ),
     ):
@@ -96,10 +98,10 @@ def _writes_last(callback: Any, root: str) -> bool:
 
 
 def check_early_stopping(trainer: Any, metrics: Mapping[str, float]) -> None:
-    """Refuse an EarlyStopping that would silently end the run, as its metric has no value yet; raises UserError."""
-    for callback in trainer.early_stopping_callbacks:
+    """Refuse an EarlyStopping that would silently end the run, as its metric has no value; raises UserError."""
+    for callback in () if trainer.fast_dev_run else trainer.early_stopping_callbacks:
         if callback.check_finite and math.isnan(metrics.get(callback.monitor, 0.0)):
             raise UserError(
                 f"EarlyStopping: {callback.monitor} is NaN in generation {trainer.current_epoch}, which would end the "
-                "run; set its check_finite to false, and its patience above model.validate_every"
+                "run; set its check_finite to false, and its patience above the generations without a value"
             )

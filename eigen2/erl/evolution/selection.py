@@ -1,5 +1,6 @@
 """Rank agents by fitness, and plan which of them are replaced by children of which others."""
 
+import copy
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -72,12 +73,17 @@ def plan(
 
 
 def idle(operators: Sequence[Operator], agents: int, context: EvolutionContext) -> list[Operator]:
-    """Return the operators that keep and replace none of `agents` agents, even if all are due and none has failed."""
+    """Return the operators that keep and replace none of `agents` agents, even if all are due and none has failed.
+
+    Those that choose by rules of their own, which may depend on the generation, are not among them.
+    """
+    operators = copy.deepcopy(operators)  # a user's own may have a state
     ranking = ranking_of(np.arange(agents, dtype=np.float64), operators, context.first_evolving)
     # in generation -1, all that are due every so many generations are
     children = plan(ranking, operators, replace(context, generation=-1), np.random.default_rng(0))
     used = {child.operator.name for child in children}
-    return [each for each in operators if each.name not in used and not each.kept(len(ranking.evolving))]
+    known = [each for each in operators if type(each).rows.__module__.startswith("eigen2.")]
+    return [each for each in known if each.name not in used and not each.kept(len(ranking.evolving))]
 
 
 def _parents(operator: Operator, ranking: Ranking, generator: np.random.Generator) -> Parents:
