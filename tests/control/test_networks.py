@@ -1,11 +1,15 @@
 """Perceptrons: one agent's forward is that of plain layers, and a population's that of each agent alone."""
 
+from pathlib import Path
+
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
 from eigen2.control.networks import MLPActor, MLPCritic
 from eigen2.core.networks import Sizes, StackedNetwork
+from eigen2.core.onnx import write_onnx
 from eigen2.errors import UserError
 
 SIZES = Sizes({"state": (3,), "image": (2, 2)}, (2,))
@@ -81,3 +85,22 @@ def test_in_bfloat16_large_outputs_stay_below_the_bound() -> None:
     action.sum().backward()
     assert float(action.detach()) == pytest.approx(torch.tanh(torch.tensor(4.0)).item())
     assert all(float(part.grad.abs().max()) > 0 for part in actor.parameters() if part.grad is not None)
+
+
+def test_mixed_precision_rounds_no_value() -> None:
+    """Between 256 and 512 bfloat16 has even numbers alone."""
+    critic = MLPCritic(SIZES, (8,))
+    with torch.no_grad():
+        critic.layers[-1].bias.fill_(401)
+        with torch.autocast("cpu", torch.bfloat16):
+            values = critic(INPUTS, ACTION)
+        torch.testing.assert_close(values, critic(INPUTS, ACTION), rtol=0, atol=0.05)
+    assert values.dtype == torch.float32
+
+
+def test_a_graph_gives_what_torch_gives(tmp_path: Path) -> None:
+    onnxruntime = pytest.importorskip("onnxruntime")
+    actor = MLPActor(SIZES, (8,)).eval().requires_grad_(False)
+    session = onnxruntime.InferenceSession(write_onnx(actor, SIZES, tmp_path / "actor.onnx"))
+    (found,) = session.run(None, {name: values.numpy() for name, values in INPUTS.items()})
+    np.testing.assert_allclose(found, actor(INPUTS).numpy(), atol=1e-6)
