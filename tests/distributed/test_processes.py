@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +19,13 @@ import torch
 from lightning.pytorch import Trainer
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 from lightning.pytorch.trainer.states import TrainerFn
+from torch import distributed as dist
 
 from eigen2.distributed.strategy import PopulationStrategy
 from eigen2.errors import LOST_CONTACT, TERMINATED, UserError
 from eigen2.runtime.checkpoint import listed_parts
 from eigen2.runtime.run_folder import locked_folder
-from tests.command import ROOT, Started, eigen2, together, wait_until
+from tests.command import ROOT, Started, eigen2, in_fork, together, wait_until
 from tests.golden.cases import evolution
 from tests.runs import metrics, state
 
@@ -241,6 +243,17 @@ def test_validation_by_several_processes_is_refused() -> None:
     trainer.state.fn = TrainerFn.VALIDATING
     with pytest.raises(UserError, match="num_nodes is 2; validate and test run in one process: devices=1"):
         trainer.strategy.setup(trainer)
+
+
+def broadcast(tmp_path: Path) -> object:
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path / 'store'}", rank=0, world_size=1)
+    strategy = PopulationStrategy()
+    strategy._in_contact = lambda purpose: nullcontext()  # type: ignore[method-assign]
+    return strategy.broadcast({"save_dir": tmp_path})
+
+
+def test_a_logger_may_name_its_folder_by_a_path(tmp_path: Path) -> None:
+    assert in_fork(broadcast, tmp_path) == {"save_dir": str(tmp_path)}
 
 
 def test_parts_without_checksums_are_refused(tmp_path: Path) -> None:

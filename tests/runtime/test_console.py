@@ -8,10 +8,14 @@ import termios
 import threading
 from pathlib import Path
 
+import pytest
+
+from eigen2.erl.module import ERLModule
 from eigen2.market.datamodule import MarketDataModule
-from eigen2.runtime.console import table
+from eigen2.runtime.console import GenerationReport, table
 from eigen2.runtime.reliability import selection_verdict
 from tests.command import Started, eigen2
+from tests.erl.probe import AIM, ProbeRollouts, make_trainer
 
 METRICS = {
     "fitness/mean": 1234.56,
@@ -82,6 +86,14 @@ def test_the_verdict_on_selection_is_of_the_last_generations() -> None:
     assert selection_verdict([METRICS]) is None
     header, _ = table(0, noise[0], training_starts=1, rss=1, growth=0, left_s=0.0)
     assert "elites %" in header[0]
+
+
+def test_a_second_fit_has_a_table_and_a_verdict_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
+    report, module = GenerationReport(), ERLModule(4, gradient_steps=1)
+    for _ in range(2):
+        make_trainer(report, epochs=1, enable_progress_bar=True).fit(module, datamodule=ProbeRollouts(AIM))
+        assert capsys.readouterr().out.count("fitness mean") == 1
+        assert len(report._generations) == 1
 
 
 COLOUR = re.compile(rb"\x1b\[[0-9;]*(?:3[0-7]|4[0-7]|9[0-7]|[34]8;)[0-9;]*m")
