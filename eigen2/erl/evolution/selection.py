@@ -92,12 +92,12 @@ def _parents(operator: Operator, ranking: Ranking, generator: np.random.Generato
     agents = range(len(ranking.fitness))
     if not (
         isinstance(chosen, Parents)
-        and len(chosen.rows) in (1, 2)
+        and chosen.rows
         and all(row in agents for row in chosen.rows)
         and 0 <= chosen.blend <= 1
     ):
         raise UserError(
-            f"{type(operator).__name__}.parents returns {chosen!r}; return Parents of one or two of the agents 0 to "
+            f"{type(operator).__name__}.parents returns {chosen!r}; return Parents of one or more of the agents 0 to "
             f"{agents[-1]}, with a blend of 0 to 1"
         )
     return chosen

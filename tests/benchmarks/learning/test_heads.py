@@ -6,10 +6,12 @@ import numpy as np
 import pytest
 import torch
 
+from benchmarks.learning import planted
 from benchmarks.learning.heads import CrossEntropy, HeadsDDPG, OutputCrossover, OutputMutation, SoftUpdate, outputs
 from eigen2.control.networks import MLPActor
 from eigen2.core.networks import Sizes, StackedNetwork
 from eigen2.erl.evolution import Elitism, Injection, Ranking
+from eigen2.erl.evolution.selection import idle, plan, ranking_of
 from eigen2.erl.heads import Heads
 from eigen2.erl.learners import DDPG
 from tests.erl.evolution.builders import context
@@ -74,6 +76,13 @@ def test_draws_have_the_weighted_mean_and_variance_of_the_elites() -> None:
     np.testing.assert_allclose(np.std(drawn, 0), [np.sqrt(variance + 0.0625), 0.25], rtol=0.08)
     ranking = Ranking(np.zeros(4), [3, 1, 2, 0], [3, 1, 2, 0], [3, 1], [0, 2], None)
     assert CrossEntropy().parents(ranking, np.random.default_rng(0)).rows == (3, 1)
+
+
+@pytest.mark.parametrize("variant", planted.HEADS)
+def test_every_variant_plans_a_generation_in_which_all_its_operators_have_agents(variant: str) -> None:
+    operators, at = planted.HEADS[variant]["model"]["evolution"], context(first_evolving=1)
+    assert plan(ranking_of(np.arange(16.0), operators, 1), operators, at, np.random.default_rng(0))
+    assert idle(operators, 16, at) == []
 
 
 @pytest.mark.parametrize("heads", [1, 3])
